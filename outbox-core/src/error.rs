@@ -1,0 +1,98 @@
+//! Errors of the core. Each kind answers one question of its caller.
+
+use std::error::Error as StdError;
+use std::fmt;
+
+/// Any error that can cross threads.
+pub type BoxError = Box<dyn StdError + Send + Sync + 'static>;
+
+/// What a source's error means for the relay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SourceErrorKind {
+    /// The store cannot be reached, is overloaded, or was restarted: try again after a pause.
+    Unavailable,
+    /// The store is reached but not as it should be: schema missing or of another version, a right missing.
+    /// Trying again helps only after somebody has acted; the relay still does, at its slowest.
+    Misconfigured,
+}
+
+/// A source could not do what it was asked.
+#[derive(Debug)]
+pub struct SourceError {
+    kind: SourceErrorKind,
+    operation: &'static str,
+    cause: BoxError,
+}
+
+impl SourceError {
+    /// The store cannot be used right now.
+    pub fn unavailable(operation: &'static str, cause: impl Into<BoxError>) -> Self {
+        Self {
+            kind: SourceErrorKind::Unavailable,
+            operation,
+            cause: cause.into(),
+        }
+    }
+
+    /// The store is not set up as it should be.
+    pub fn misconfigured(operation: &'static str, cause: impl Into<BoxError>) -> Self {
+        Self {
+            kind: SourceErrorKind::Misconfigured,
+            operation,
+            cause: cause.into(),
+        }
+    }
+
+    /// What it means for the relay.
+    #[must_use]
+    pub fn kind(&self) -> SourceErrorKind {
+        self.kind
+    }
+
+    /// Which operation failed: `claim`, `settle`, `extend`.
+    #[must_use]
+    pub fn operation(&self) -> &'static str {
+        self.operation
+    }
+}
+
+impl fmt::Display for SourceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kind {
+            SourceErrorKind::Unavailable => write!(f, "source unavailable during {}", self.operation),
+            SourceErrorKind::Misconfigured => {
+                write!(f, "source misconfigured, seen during {}", self.operation)
+            }
+        }
+    }
+}
+
+impl StdError for SourceError {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        Some(&*self.cause)
+    }
+}
+
+/// A setting that cannot work: which one, its value, and what would be right.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{setting} is {value}; {right}")]
+pub struct ConfigError {
+    /// The setting's name: an environment variable, or a builder's method.
+    pub setting: String,
+    /// The value that was refused, never a secret.
+    pub value: String,
+    /// What would be right.
+    pub right: String,
+}
+
+impl ConfigError {
+    /// Says what is wrong with a setting.
+    pub fn new(setting: impl Into<String>, value: impl fmt::Display, right: impl Into<String>) -> Self {
+        Self {
+            setting: setting.into(),
+            value: value.to_string(),
+            right: right.into(),
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! The traits, the relay and the in-memory source of the outbox: no database, no broker.
+
+mod context;
+mod dispatcher;
+mod envelope;
+mod error;
+mod event;
+mod handler;
+mod id;
+mod policy;
+mod source;
+mod text;
+
+pub use context::{Context, State};
+pub use dispatcher::{Delivered, Delivery, Dispatcher, Failure, FailureKind, Limits, RunResult};
+pub use envelope::{Envelope, Headers, Payload, header};
+pub use error::{BoxError, ConfigError, SourceError, SourceErrorKind};
+pub use event::Event;
+pub use handler::{Handler, HandlerError};
+pub use id::{ClaimToken, EventId, Position};
+pub use policy::{KeyPolicy, Next, Policy, RetryPolicy};
+pub use source::{
+    ClaimRequest, Claimed, Listening, Outcome, Settled, Settlement, Source, Undecodable, Wakeup,
+};
+pub use text::{AggregateId, AggregateType, EventType, OrderingKey, PartName, TenantId, TextError};

@@ -1,0 +1,204 @@
+//! Names and keys: short texts with a limit, checked where they enter.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// Why a text was refused as a name or a key.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TextError {
+    /// The text is empty where something has to be named.
+    #[error("{what} is empty; it takes 1 to {limit} bytes")]
+    Empty {
+        /// Which name or key it was to be.
+        what: &'static str,
+        /// The most bytes it may have.
+        limit: usize,
+    },
+    /// The text is longer than its limit.
+    #[error("{what} has {bytes} bytes; it takes at most {limit}")]
+    TooLong {
+        /// Which name or key it was to be.
+        what: &'static str,
+        /// How many bytes it has.
+        bytes: usize,
+        /// The most bytes it may have.
+        limit: usize,
+    },
+    /// The text holds a control character; Postgres, Kafka headers and logs disagree about those.
+    #[error("{what} holds the control character U+{code:04X} at byte {at}; only printable text is accepted")]
+    Control {
+        /// Which name or key it was to be.
+        what: &'static str,
+        /// The character's code point.
+        code: u32,
+        /// The byte at which it starts.
+        at: usize,
+    },
+}
+
+fn check(text: &str, what: &'static str, least: usize, limit: usize) -> Result<(), TextError> {
+    if text.len() < least {
+        return Err(TextError::Empty { what, limit });
+    }
+    if text.len() > limit {
+        return Err(TextError::TooLong {
+            what,
+            bytes: text.len(),
+            limit,
+        });
+    }
+    match text.char_indices().find(|(_, c)| c.is_control()) {
+        Some((at, c)) => Err(TextError::Control {
+            what,
+            code: u32::from(c),
+            at,
+        }),
+        None => Ok(()),
+    }
+}
+
+/// Defines a newtype over a shared text with a minimum and a maximum length in bytes.
+macro_rules! text_type {
+    ($(#[$doc:meta])* $name:ident, $what:literal, $least:literal..=$limit:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(Arc<str>);
+
+        impl $name {
+            /// The most bytes that it may have.
+            pub const LIMIT: usize = $limit;
+
+            /// Checks and takes the text.
+            ///
+            /// # Errors
+            /// [`TextError`] when the text is too short, too long, or holds a control character.
+            pub fn new(text: impl AsRef<str>) -> Result<Self, TextError> {
+                let text = text.as_ref();
+                check(text, $what, $least, $limit)?;
+                Ok(Self(Arc::from(text)))
+            }
+
+            /// The text.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!(stringify!($name), "({:?})"), &*self.0)
+            }
+        }
+
+        impl AsRef<str> for $name {
+            fn as_ref(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl std::borrow::Borrow<str> for $name {
+            fn borrow(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl TryFrom<&str> for $name {
+            type Error = TextError;
+            fn try_from(text: &str) -> Result<Self, TextError> {
+                Self::new(text)
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = TextError;
+            fn try_from(text: String) -> Result<Self, TextError> {
+                Self::new(text)
+            }
+        }
+
+        impl std::str::FromStr for $name {
+            type Err = TextError;
+            fn from_str(text: &str) -> Result<Self, TextError> {
+                Self::new(text)
+            }
+        }
+    };
+}
+
+text_type! {
+    /// What kind of fact an event is, such as `OrderPlaced`. Handlers register for it.
+    EventType, "event type", 1..=200
+}
+text_type! {
+    /// What kind of thing an event is about, such as `order`.
+    AggregateType, "aggregate type", 1..=200
+}
+text_type! {
+    /// Which thing an event is about, such as an order's number.
+    AggregateId, "aggregate id", 1..=500
+}
+text_type! {
+    /// Events that share it (within a tenant) are handled one at a time, in publish order.
+    OrderingKey, "ordering key", 1..=500
+}
+text_type! {
+    /// Whose event it is. Empty where there are no tenants.
+    TenantId, "tenant id", 0..=200
+}
+text_type! {
+    /// A named part of a delivery with an outcome of its own: a handler, or a target of a fan-out.
+    PartName, "part name", 1..=200
+}
+
+impl Default for TenantId {
+    /// The tenant of systems without tenants: empty.
+    fn default() -> Self {
+        Self(Arc::from(""))
+    }
+}
+
+impl TenantId {
+    /// Whether this is the tenant of systems without tenants.
+    #[must_use]
+    pub fn is_none(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_says_what_is_wrong_with_it() {
+        let refusals = [
+            (EventType::new(""), "event type is empty; it takes 1 to 200 bytes"),
+            (
+                EventType::new("é".repeat(101)),
+                "event type has 202 bytes; it takes at most 200",
+            ),
+            (
+                EventType::new("a\0b"),
+                "event type holds the control character U+0000 at byte 1; only printable text is accepted",
+            ),
+        ];
+
+        for (refusal, message) in refusals {
+            assert_eq!(refusal.unwrap_err().to_string(), message);
+        }
+    }
+
+    #[test]
+    fn only_a_tenant_may_be_empty() {
+        assert!(TenantId::new("").unwrap().is_none());
+        assert!(OrderingKey::new("").is_err());
+    }
+}

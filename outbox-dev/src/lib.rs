@@ -1,0 +1,1 @@
+//! A Postgres for examples and tests: by URL, by Docker, or from local binaries.

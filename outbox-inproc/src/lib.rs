@@ -1,0 +1,1 @@
+//! Concurrent in-process dispatch to registered handlers.

@@ -1,0 +1,1 @@
+//! The macros #[derive(Event)] and #[on_event].
