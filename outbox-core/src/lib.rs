@@ -2,17 +2,20 @@
 
 mod context;
 mod dispatcher;
+mod encode;
 mod envelope;
 mod error;
 mod event;
 mod handler;
 mod id;
+pub mod memory;
 mod policy;
 mod source;
 mod text;
 
 pub use context::{Context, State};
 pub use dispatcher::{Delivered, Delivery, Dispatcher, Failure, FailureKind, Limits, RunResult};
+pub use encode::EncodeError;
 pub use envelope::{Envelope, Headers, Payload, header};
 pub use error::{BoxError, ConfigError, SourceError, SourceErrorKind};
 pub use event::Event;
