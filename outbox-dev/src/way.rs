@@ -1,0 +1,140 @@
+//! Which ways to a server there are, and what the environment says about them.
+
+use std::{env, fmt, path::PathBuf, str::FromStr};
+
+use crate::error::DevError;
+
+const DEFAULT_IMAGE: &str = "postgres:17";
+
+/// A way to a Postgres server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// A running server, by `DATABASE_URL`.
+    Url,
+    /// A container.
+    Docker,
+    /// A throw-away cluster made with the machine's own binaries.
+    Local,
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Url => "url",
+            Self::Docker => "docker",
+            Self::Local => "local",
+        })
+    }
+}
+
+impl FromStr for Way {
+    type Err = DevError;
+
+    fn from_str(text: &str) -> Result<Self, DevError> {
+        match text {
+            "url" => Ok(Self::Url),
+            "docker" => Ok(Self::Docker),
+            "local" => Ok(Self::Local),
+            other => Err(DevError::UnknownWay(other.to_owned())),
+        }
+    }
+}
+
+/// The environment's say, read once per start.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    pub(crate) forced: Option<Way>,
+    pub(crate) url: Option<String>,
+    pub(crate) image: String,
+    pub(crate) bin: Option<PathBuf>,
+    pub(crate) keep: bool,
+}
+
+impl Settings {
+    pub(crate) fn from_env() -> Result<Self, DevError> {
+        Self::from_lookup(|name| env::var(name).ok())
+    }
+
+    /// An empty value counts as unset.
+    fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, DevError> {
+        let get = |name| lookup(name).filter(|value| !value.is_empty());
+        Ok(Self {
+            forced: get("OUTBOX_DEV_POSTGRES").map(|text| text.parse()).transpose()?,
+            url: get("DATABASE_URL"),
+            image: get("OUTBOX_POSTGRES_IMAGE").unwrap_or_else(|| DEFAULT_IMAGE.to_owned()),
+            bin: get("OUTBOX_POSTGRES_BIN").map(PathBuf::from),
+            keep: get("OUTBOX_DEV_KEEP").is_some(),
+        })
+    }
+
+    /// Ways to any server, best first.
+    pub(crate) fn ways(&self) -> Vec<Way> {
+        match self.forced {
+            Some(way) => vec![way],
+            None => vec![Way::Url, Way::Docker, Way::Local],
+        }
+    }
+
+    /// Ways to a server that may be stopped: never the one given by URL, even where that is forced.
+    pub(crate) fn ways_to_own(&self) -> Vec<Way> {
+        match self.forced {
+            Some(way) if way != Way::Url => vec![way],
+            _ => vec![Way::Docker, Way::Local],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(set: &[(&str, &str)]) -> Result<Settings, DevError> {
+        Settings::from_lookup(|name| {
+            set.iter()
+                .find(|(key, _)| *key == name)
+                .map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    #[test]
+    fn without_settings_every_way_is_tried_in_order() {
+        let settings = settings(&[]).unwrap();
+
+        assert_eq!(settings.ways(), [Way::Url, Way::Docker, Way::Local]);
+        assert_eq!(settings.ways_to_own(), [Way::Docker, Way::Local]);
+        assert_eq!(settings.image, "postgres:17");
+    }
+
+    #[test]
+    fn a_forced_way_is_the_only_one() {
+        let settings =
+            settings(&[("OUTBOX_DEV_POSTGRES", "local"), ("DATABASE_URL", "postgres://x")]).unwrap();
+
+        assert_eq!(settings.ways(), [Way::Local]);
+        assert_eq!(settings.ways_to_own(), [Way::Local]);
+    }
+
+    #[test]
+    fn a_server_given_by_url_is_never_an_own_one() {
+        let settings = settings(&[("OUTBOX_DEV_POSTGRES", "url"), ("DATABASE_URL", "postgres://x")]).unwrap();
+
+        assert_eq!(settings.ways(), [Way::Url]);
+        assert_eq!(settings.ways_to_own(), [Way::Docker, Way::Local]);
+    }
+
+    #[test]
+    fn an_unknown_way_is_refused_by_name() {
+        let error = settings(&[("OUTBOX_DEV_POSTGRES", "podman")]).unwrap_err();
+
+        let message = "OUTBOX_DEV_POSTGRES is \"podman\"; it must be one of: url, docker, local";
+        assert_eq!(error.to_string(), message);
+    }
+
+    #[test]
+    fn an_empty_value_counts_as_unset() {
+        let settings = settings(&[("DATABASE_URL", ""), ("OUTBOX_DEV_POSTGRES", "")]).unwrap();
+
+        assert_eq!(settings.url, None);
+        assert_eq!(settings.forced, None);
+    }
+}
