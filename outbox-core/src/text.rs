@@ -173,6 +173,28 @@ impl TenantId {
     }
 }
 
+impl PartName {
+    /// What a refusal begins with. No part of a dispatcher may have a name of its own that begins so.
+    pub const REFUSAL: char = '!';
+
+    /// The note, among the parts done, that this part refused the event while others still wanted another try.
+    ///
+    /// It keeps the part from running again until the others are through; then the event fails. Refusals are
+    /// forgotten when it has, so that a redrive lets the part try once more.
+    ///
+    /// # Errors
+    /// [`TextError`] when the part's name leaves no room for the mark.
+    pub fn refusal(&self) -> Result<Self, TextError> {
+        Self::new(format!("{}{self}", Self::REFUSAL))
+    }
+
+    /// The name of the part that refused, if this is a [`refusal`](Self::refusal).
+    #[must_use]
+    pub fn refused(&self) -> Option<&str> {
+        self.as_str().strip_prefix(Self::REFUSAL)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -200,5 +222,17 @@ mod tests {
     fn only_a_tenant_may_be_empty() {
         assert!(TenantId::new("").unwrap().is_none());
         assert!(OrderingKey::new("").is_err());
+    }
+
+    #[test]
+    fn a_refusal_names_the_part_that_refused() {
+        let part = PartName::new("billing").unwrap();
+
+        let refusal = part.refusal().unwrap();
+
+        assert_eq!(refusal.as_str(), "!billing");
+        assert_eq!(refusal.refused(), Some("billing"));
+        assert_eq!(part.refused(), None);
+        assert!(PartName::new("x".repeat(200)).unwrap().refusal().is_err());
     }
 }

@@ -1,0 +1,193 @@
+//! How the ends of an event's handlers become the end of its delivery. No I/O.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use outbox_core::{Delivered, Failure, FailureKind, PartName};
+
+/// How one handler's try ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum PartEnd {
+    /// It handled the event.
+    Done,
+    /// It did not.
+    Failed(PartFailure),
+}
+
+/// Why one handler did not handle the event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PartFailure {
+    pub(crate) kind: FailureKind,
+    pub(crate) text: String,
+    pub(crate) retry_after: Option<Duration>,
+}
+
+impl PartFailure {
+    pub(crate) fn new(kind: FailureKind, text: String) -> Self {
+        Self {
+            kind,
+            text,
+            retry_after: None,
+        }
+    }
+}
+
+/// A handler's names as they are stored: of what it has done, and of its refusal.
+#[derive(Debug, Clone)]
+pub(crate) struct PartNames {
+    pub(crate) done: PartName,
+    pub(crate) refusal: PartName,
+}
+
+impl PartNames {
+    /// Whether the handler is through with the event, one way or the other.
+    pub(crate) fn settled_in(&self, done: &[PartName]) -> bool {
+        done.iter()
+            .any(|part| *part == self.done || *part == self.refusal)
+    }
+}
+
+/// Combines what earlier tries have left with the ends of this try.
+///
+/// Retries go on while any handler wants one; then a refusal, of this try or an earlier one, fails the event.
+pub(crate) fn combine<'a>(
+    before: &[PartName],
+    ends: impl IntoIterator<Item = (&'a PartNames, PartEnd)>,
+) -> Result<Delivered, Failure> {
+    let mut done = before.to_vec();
+    let mut text = String::new();
+    let mut open: Option<FailureKind> = None;
+    let mut refused = false;
+    let mut retry_after = None;
+
+    for refuser in before.iter().filter_map(PartName::refused) {
+        refused = true;
+        describe(&mut text, refuser, "refused the event in an earlier try");
+    }
+    for (names, end) in ends {
+        let PartEnd::Failed(failure) = end else {
+            done.push(names.done.clone());
+            continue;
+        };
+        describe(&mut text, names.done.as_str(), &failure.text);
+        if failure.kind == FailureKind::Reject {
+            refused = true;
+            done.push(names.refusal.clone());
+        } else {
+            open = Some(heavier(open, failure.kind));
+            retry_after = retry_after.max(failure.retry_after);
+        }
+    }
+
+    match open {
+        Some(kind) => Err(Failure::new(kind, text)
+            .with_done(done)
+            .with_retry_after(retry_after)),
+        None if refused => {
+            // Only what is done stays on record: a redrive lets those who refused try again.
+            done.retain(|part| part.refused().is_none());
+            Err(Failure::new(FailureKind::Reject, text).with_done(done))
+        }
+        None => Ok(Delivered::Handled),
+    }
+}
+
+/// Which of two reasons for another try counts: one attempt is charged as soon as one handler wants it charged.
+fn heavier(known: Option<FailureKind>, new: FailureKind) -> FailureKind {
+    match (known, new) {
+        (Some(FailureKind::Retry), _) | (_, FailureKind::Retry) => FailureKind::Retry,
+        (Some(FailureKind::Outage), _) | (_, FailureKind::Outage) => FailureKind::Outage,
+        _ => new,
+    }
+}
+
+fn describe(text: &mut String, handler: &str, what: &str) {
+    let separator = if text.is_empty() { "" } else { "; " };
+    // Writing to a String cannot fail.
+    let _ = write!(text, "{separator}handler {handler}: {what}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use outbox_core::FailureKind::{NotTried, Outage, Reject, Retry};
+
+    fn part(name: &str) -> PartNames {
+        let done = PartName::new(name).unwrap();
+        let refusal = done.refusal().unwrap();
+        PartNames { done, refusal }
+    }
+
+    fn failed(kind: FailureKind, wait: u64) -> PartEnd {
+        PartEnd::Failed(PartFailure {
+            kind,
+            text: format!("{kind:?}"),
+            retry_after: (wait > 0).then(|| Duration::from_secs(wait)),
+        })
+    }
+
+    fn names(done: &[PartName]) -> Vec<&str> {
+        done.iter().map(PartName::as_str).collect()
+    }
+
+    #[test]
+    fn the_kind_of_a_failure_is_the_heaviest_of_its_parts() {
+        let cases: [(&[FailureKind], FailureKind); 7] = [
+            (&[Retry, Outage], Retry),
+            (&[Outage, NotTried], Outage),
+            (&[NotTried, Outage, Retry], Retry),
+            (&[NotTried], NotTried),
+            (&[Reject, NotTried], NotTried),
+            (&[Reject, Retry], Retry),
+            (&[Reject, Reject], Reject),
+        ];
+
+        for (kinds, expected) in cases {
+            let parts: Vec<_> = (0..kinds.len()).map(|n| part(&format!("p{n}"))).collect();
+            let ends = parts.iter().zip(kinds.iter().map(|kind| failed(*kind, 0)));
+            assert_eq!(combine(&[], ends).unwrap_err().kind, expected, "{kinds:?}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_is_remembered_while_others_retry_and_fails_the_event_afterwards() {
+        let (a, b, c) = (part("a"), part("b"), part("c"));
+
+        let first = combine(
+            &[],
+            [
+                (&a, failed(Reject, 0)),
+                (&b, failed(Retry, 0)),
+                (&c, PartEnd::Done),
+            ],
+        )
+        .unwrap_err();
+        let second = combine(&first.done, [(&b, PartEnd::Done)]).unwrap_err();
+
+        assert_eq!(first.kind, Retry);
+        assert_eq!(names(&first.done), ["!a", "c"]);
+        assert_eq!(first.error.to_string(), "handler a: Reject; handler b: Retry");
+        assert_eq!(second.kind, Reject);
+        assert_eq!(names(&second.done), ["c", "b"]);
+        assert_eq!(
+            second.error.to_string(),
+            "handler a: refused the event in an earlier try"
+        );
+    }
+
+    #[test]
+    fn the_longest_wait_that_was_asked_for_counts() {
+        let (a, b, c) = (part("a"), part("b"), part("c"));
+
+        let ends = [
+            (&a, failed(Retry, 5)),
+            (&b, failed(Retry, 60)),
+            (&c, failed(Retry, 0)),
+        ];
+
+        assert_eq!(
+            combine(&[], ends).unwrap_err().retry_after,
+            Some(Duration::from_secs(60))
+        );
+    }
+}

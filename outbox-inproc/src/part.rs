@@ -1,0 +1,173 @@
+//! One handler's try at one event.
+//!
+//! # Time
+//! The handler's time is up at its own timeout or at the delivery's deadline, whichever is first. Its token fires, and it
+//! has [`WIND_DOWN`] left to return. The same when the delivery is called off.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use outbox_core::{Context, Delivery, FailureKind, HandlerError, State};
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::erased::ErasedHandler;
+use crate::guard::{GuardedFuture, catch, error_text};
+use crate::outcome::{PartEnd, PartFailure, PartNames};
+
+/// How long a handler whose token has fired may go on before it is dropped.
+///
+/// Short, for the relay is waiting; long enough to return what is already at hand.
+pub const WIND_DOWN: Duration = Duration::from_millis(100);
+
+/// A registered handler, ready to run.
+pub(crate) struct Part {
+    pub(crate) names: PartNames,
+    pub(crate) timeout: Option<Duration>,
+    /// How many attempts of the event this handler takes part in, if fewer than the event has.
+    pub(crate) attempts: Option<NonZeroU32>,
+    pub(crate) handler: Box<dyn ErasedHandler>,
+}
+
+/// Why a handler is no longer waited for.
+enum Ending {
+    /// Its time is up; this is what it had.
+    TimeUp(Duration),
+    /// The claim was lost, or the relay stops.
+    CalledOff,
+}
+
+impl Ending {
+    /// Why a handler that is told to end now is told so.
+    fn now(started: Instant, deadline: Instant) -> Self {
+        if Instant::now() >= deadline {
+            Self::TimeUp(deadline.duration_since(started))
+        } else {
+            Self::CalledOff
+        }
+    }
+}
+
+/// Runs a handler once, to whatever end. Never panics, and ends in time if the handler yields.
+///
+/// # Cancel safety
+/// Dropping it drops the handler's future.
+pub(crate) async fn run(part: &Part, delivery: &Delivery, state: &Arc<State>) -> PartEnd {
+    match attempt(part, delivery, state).await {
+        Ok(()) => PartEnd::Done,
+        Err(failure) => PartEnd::Failed(limited(failure, part.attempts, delivery.attempt)),
+    }
+}
+
+async fn attempt(part: &Part, delivery: &Delivery, state: &Arc<State>) -> Result<(), PartFailure> {
+    let started = Instant::now();
+    let deadline = part
+        .timeout
+        .and_then(|timeout| started.checked_add(timeout))
+        .map_or(delivery.deadline, |own| own.min(delivery.deadline));
+    let token = delivery.cancelled.child_token();
+
+    let mut own = delivery.clone();
+    own.deadline = deadline;
+    own.cancelled = token.clone();
+    let ctx = Context::new(Arc::new(own), Arc::clone(state));
+    let mut future = match catch(move || part.handler.start(ctx)) {
+        Ok(Ok(future)) => GuardedFuture::new(future),
+        Ok(Err(text)) => return Err(PartFailure::new(FailureKind::Reject, text)),
+        Err(panic) => return Err(panicked(&panic)),
+    };
+
+    let ending = || Ending::now(started, deadline);
+    tokio::select! {
+        // ORDER: the handler first. One that is ready at once costs no timer, and its result counts even at the deadline.
+        biased;
+        end = &mut future => return returned(end).map_err(|failure| {
+            // A handler sees the call to end no later than we do.
+            if token.is_cancelled() { ended_by(&ending(), failure) } else { failure }
+        }),
+        () = sleep_until(deadline) => {}
+        () = delivery.cancelled.cancelled() => {}
+    }
+    let ending = ending();
+    wind_down(future, &token, &ending).await
+}
+
+/// Lets the handler know that it has to end, and takes its result if it does.
+async fn wind_down(
+    mut future: GuardedFuture<'_>,
+    token: &CancellationToken,
+    ending: &Ending,
+) -> Result<(), PartFailure> {
+    token.cancel();
+    if let Ok(end) = timeout(WIND_DOWN, &mut future).await {
+        return returned(end).map_err(|failure| ended_by(ending, failure));
+    }
+    let failure = match ending {
+        Ending::TimeUp(_) => PartFailure::new(FailureKind::Retry, String::new()),
+        Ending::CalledOff => PartFailure::new(FailureKind::NotTried, String::new()),
+    };
+    let mut failure = ended_by(ending, failure);
+    if let Err(panic) = future.abandon() {
+        failure.text.push_str(&format!("; panicked in drop: {panic}"));
+    }
+    Err(failure)
+}
+
+/// Puts the reason for the end before what the handler said of it.
+fn ended_by(ending: &Ending, mut failure: PartFailure) -> PartFailure {
+    let reason = match ending {
+        Ending::TimeUp(limit) => format!("timed out after {:?}", to_millis(*limit)),
+        Ending::CalledOff => {
+            // An error after the call to end is how a handler obeys it: nothing to charge.
+            if failure.kind == FailureKind::Retry {
+                failure.kind = FailureKind::NotTried;
+            }
+            "called off before it had ended".to_owned()
+        }
+    };
+    failure.text = match failure.text.as_str() {
+        "" => reason,
+        text => format!("{reason}: {text}"),
+    };
+    failure
+}
+
+/// The nearest millisecond: the rest of a deadline that was set a moment earlier is no news.
+fn to_millis(limit: Duration) -> Duration {
+    let millis = limit.saturating_add(Duration::from_micros(500)).as_millis();
+    Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX))
+}
+
+fn returned(end: Result<Result<(), HandlerError>, String>) -> Result<(), PartFailure> {
+    let error = match end {
+        Ok(Ok(())) => return Ok(()),
+        Ok(Err(error)) => error,
+        Err(panic) => return Err(panicked(&panic)),
+    };
+    let (kind, error, retry_after) = match error {
+        HandlerError::Retry(error) => (FailureKind::Retry, error, None),
+        HandlerError::RetryAfter(wait, error) => (FailureKind::Retry, error, Some(wait)),
+        HandlerError::Reject(error) => (FailureKind::Reject, error, None),
+        HandlerError::Outage(error) => (FailureKind::Outage, error, None),
+    };
+    Err(PartFailure {
+        kind,
+        text: error_text(error),
+        retry_after,
+    })
+}
+
+fn panicked(panic: &str) -> PartFailure {
+    PartFailure::new(FailureKind::Retry, format!("panicked: {panic}"))
+}
+
+/// Turns a wish for another try into a refusal once the handler's own attempts are used up.
+fn limited(mut failure: PartFailure, attempts: Option<NonZeroU32>, attempt: u32) -> PartFailure {
+    let spent = attempts.is_some_and(|attempts| attempt >= attempts.get());
+    if spent && failure.kind == FailureKind::Retry {
+        failure.kind = FailureKind::Reject;
+        failure.text = format!("gave up after {attempt} attempts: {}", failure.text);
+    }
+    failure
+}
