@@ -4,3 +4,6 @@ pub use outbox_core::*;
 
 #[cfg(feature = "inproc")]
 pub use outbox_inproc::{HandlerOptions, InProcDispatcher, Registry, RegistryError, Unhandled, WIND_DOWN};
+
+#[cfg(feature = "kafka")]
+pub use outbox_kafka as kafka;

@@ -1,0 +1,14 @@
+//! The outbox and Kafka.
+//!
+//! Without features this crate is the record mapping alone: which topic, key, headers and value an event becomes,
+//! and which event a record is. It is plain Rust. The feature `client` adds the dispatcher and the source, and with
+//! them librdkafka.
+
+mod partitioner;
+mod record;
+
+pub use partitioner::partition_of;
+pub use record::{
+    CloudEvents, Format, IncomingRecord, OutgoingRecord, RecordLimits, RecordMapping, RecordReader,
+    TopicName, TopicRule, Unmappable, UnreadableHeaders,
+};

@@ -1,0 +1,412 @@
+//! The record mapping, there and back.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has to panic")]
+
+use jiff::Timestamp;
+use outbox_core::{
+    AggregateId, AggregateType, Envelope, EventId, EventType, OrderingKey, Payload, TenantId, Undecodable,
+};
+use outbox_kafka::{
+    CloudEvents, Format, IncomingRecord, OutgoingRecord, RecordLimits, RecordMapping, RecordReader,
+    TopicName, TopicRule, UnreadableHeaders,
+};
+use proptest::prelude::{Just, Strategy, any, prop, prop_oneof, proptest};
+
+fn formats() -> [Format; 3] {
+    let settings = CloudEvents::new("/shop").unwrap();
+    [
+        Format::Plain,
+        Format::CloudEventsBinary(settings.clone()),
+        Format::CloudEventsStructured(settings),
+    ]
+}
+
+fn mapping(format: Format) -> RecordMapping {
+    RecordMapping::new(TopicRule::fixed(TopicName::new("events").unwrap())).with_format(format)
+}
+
+fn order_placed() -> Envelope {
+    let mut envelope = Envelope::new(
+        "0198c0de-0000-7000-8000-000000000001".parse::<EventId>().unwrap(),
+        EventType::new("OrderPlaced").unwrap(),
+        Payload::from_json(r#"{"total": 12.50, "b":1,"a":2}"#),
+        "2026-05-01T12:00:00.123456Z".parse().unwrap(),
+    );
+    envelope.aggregate_type = Some(AggregateType::new("order").unwrap());
+    envelope.aggregate_id = Some(AggregateId::new("17").unwrap());
+    envelope
+        .headers
+        .insert("traceparent".into(), "00-aa-bb-01".into());
+    envelope
+}
+
+type RawHeaders = Vec<(String, Option<Vec<u8>>)>;
+
+fn raw(record: &OutgoingRecord) -> RawHeaders {
+    let headers = record.headers.iter();
+    headers
+        .map(|(name, value)| (name.clone(), Some(value.clone().into_bytes())))
+        .collect()
+}
+
+fn read(reader: RecordReader, value: Option<&[u8]>, headers: &RawHeaders) -> Result<Envelope, Undecodable> {
+    let headers: Vec<_> = headers
+        .iter()
+        .map(|(name, value)| (name.as_str(), value.as_deref()))
+        .collect();
+    reader.envelope(&IncomingRecord::new(value, &headers))
+}
+
+fn read_back(record: &OutgoingRecord) -> Result<Envelope, Undecodable> {
+    read(RecordReader::new(), Some(record.value.as_bytes()), &raw(record))
+}
+
+#[test]
+fn a_plain_record_is_the_payload_with_the_rest_in_headers() {
+    let record = mapping(Format::Plain).record(&order_placed()).unwrap();
+
+    assert_eq!(record.topic.as_str(), "events");
+    assert_eq!(record.key.as_deref(), Some("17"));
+    assert_eq!(record.value, r#"{"total": 12.50, "b":1,"a":2}"#);
+    assert_eq!(record.timestamp_ms, 1_777_636_800_123);
+    let expected = [
+        ("outbox-id", "0198c0de-0000-7000-8000-000000000001"),
+        ("outbox-event-type", "OrderPlaced"),
+        ("outbox-created-at", "2026-05-01T12:00:00.123456Z"),
+        ("outbox-aggregate-type", "order"),
+        ("outbox-aggregate-id", "17"),
+        ("traceparent", "00-aa-bb-01"),
+    ];
+    assert_eq!(
+        record.headers,
+        expected.map(|(name, value)| (name.to_owned(), value.to_owned()))
+    );
+}
+
+#[test]
+fn a_structured_record_is_one_json_object_with_the_payload_unchanged() {
+    let [_, _, structured] = formats();
+    let record = mapping(structured).record(&order_placed()).unwrap();
+
+    let object: serde_json::Value = serde_json::from_str(&record.value).unwrap();
+    assert_eq!(object["specversion"], "1.0");
+    assert_eq!(object["source"], "/shop");
+    assert_eq!(object["type"], "OrderPlaced");
+    assert_eq!(object["subject"], "17");
+    assert_eq!(object["partitionkey"], "17");
+    assert!(
+        record
+            .value
+            .ends_with(r#","data":{"total": 12.50, "b":1,"a":2}}"#)
+    );
+    assert_eq!(record.headers[0].1, "application/cloudevents+json; charset=UTF-8");
+}
+
+#[test]
+fn the_key_is_the_ordering_key_else_the_aggregate_id_else_there_is_none() {
+    let mut envelope = order_placed();
+    let key = |envelope: &Envelope| mapping(Format::Plain).record(envelope).unwrap().key;
+
+    assert_eq!(key(&envelope).as_deref(), Some("17"));
+    envelope.ordering_key = Some(OrderingKey::new("customer-3").unwrap());
+    assert_eq!(key(&envelope).as_deref(), Some("customer-3"));
+    envelope.ordering_key = None;
+    envelope.aggregate_id = None;
+    assert_eq!(key(&envelope), None);
+}
+
+#[test]
+fn what_a_foreign_record_lacks_is_named() {
+    let plain = mapping(Format::Plain).record(&order_placed()).unwrap();
+    let [_, binary, structured] = formats().map(|format| mapping(format).record(&order_placed()).unwrap());
+    let without = |record: &OutgoingRecord, name: &str| {
+        let mut headers = raw(record);
+        headers.retain(|(header, _)| header != name);
+        headers
+    };
+    let with = |record: &OutgoingRecord, name: &str, value: Option<&[u8]>| {
+        let mut headers = raw(record);
+        headers.push((name.to_owned(), value.map(<[u8]>::to_vec)));
+        headers
+    };
+    let json: Option<&[u8]> = Some(b"{}");
+    let long = [b'x'; 300];
+    let cases: Vec<(Option<&[u8]>, RawHeaders, &str)> = vec![
+        (None, raw(&plain), "its value is null"),
+        (Some(b"{"), raw(&plain), "its value is no JSON (line 1, column 1)"),
+        (Some(b"\xff{}"), raw(&plain), "its value is no UTF-8 from byte 0"),
+        (Some(b""), raw(&plain), "its value is no JSON"),
+        (
+            json,
+            vec![],
+            "it has neither the header outbox-id nor ce_specversion",
+        ),
+        (
+            json,
+            without(&plain, "outbox-event-type"),
+            "outbox-event-type is missing",
+        ),
+        (
+            json,
+            without(&plain, "outbox-created-at"),
+            "outbox-created-at is missing",
+        ),
+        (
+            json,
+            with(&plain, "outbox-id", Some(b"17")),
+            "outbox-id is no UUID",
+        ),
+        (
+            json,
+            with(&plain, "outbox-id", None),
+            r#"the header "outbox-id" is null"#,
+        ),
+        (json, with(&plain, "x", None), r#"the header "x" is null"#),
+        (
+            json,
+            with(&plain, "x", Some(b"\xff")),
+            r#"the header "x" is no text"#,
+        ),
+        (
+            json,
+            with(&plain, "outbox-event-type", Some(&long)),
+            "event type has 300 bytes",
+        ),
+        (
+            json,
+            with(&plain, "outbox-tenant-id", Some(b"\x07")),
+            "control character",
+        ),
+        (
+            json,
+            with(&binary, "ce_specversion", Some(b"0.3")),
+            "version of CloudEvents",
+        ),
+        (json, without(&binary, "ce_type"), "ce_type is missing"),
+        (
+            json,
+            with(&binary, "ce_time", Some(b"noon")),
+            "ce_time is no instant",
+        ),
+        (json, raw(&structured), "it has no data"),
+        (Some(b"[]"), raw(&structured), "its value is no JSON object"),
+        (
+            Some(br#"{"specversion":{}}"#),
+            raw(&structured),
+            r#"its attribute "specversion" is no text"#,
+        ),
+        (
+            Some(br#"{"data_base64":""}"#),
+            raw(&structured),
+            "not JSON but base64",
+        ),
+        (
+            json,
+            with(
+                &structured,
+                "content-type",
+                Some(b"application/cloudevents-batch+json"),
+            ),
+            "only single JSON objects",
+        ),
+    ];
+
+    for (value, headers, reason) in cases {
+        let refusal = read(RecordReader::new(), value, &headers).unwrap_err();
+        assert!(refusal.reason.contains(reason), "{reason}: {refusal}");
+    }
+}
+
+#[test]
+fn the_event_type_of_an_undecodable_record_is_kept_where_it_could_be_read() {
+    let mut record = mapping(Format::Plain).record(&order_placed()).unwrap();
+    record.headers.retain(|(name, _)| name != "outbox-created-at");
+
+    let refusal = read_back(&record).unwrap_err();
+
+    assert_eq!(refusal.event_type, Some(EventType::new("OrderPlaced").unwrap()));
+}
+
+#[test]
+fn a_record_without_an_instant_takes_its_own_time() {
+    let [_, binary, _] = formats();
+    let mut record = mapping(binary).record(&order_placed()).unwrap();
+    record.headers.retain(|(name, _)| name != "ce_time");
+    let headers: Vec<_> = record
+        .headers
+        .iter()
+        .map(|(n, v)| (n.as_str(), Some(v.as_bytes())))
+        .collect();
+    let incoming = IncomingRecord::new(Some(b"{}"), &headers).with_timestamp_ms(Some(5));
+
+    let envelope = RecordReader::new().envelope(&incoming).unwrap();
+
+    assert_eq!(envelope.created_at, Timestamp::from_millisecond(5).unwrap());
+}
+
+#[test]
+fn headers_that_are_no_text_can_be_left_out_but_never_attributes() {
+    let plain = mapping(Format::Plain).record(&order_placed()).unwrap();
+    let reader = RecordReader::new().with_unreadable_headers(UnreadableHeaders::LeaveOut);
+    let mut headers = raw(&plain);
+    headers.push(("agent".into(), Some(vec![0xff])));
+    headers.push(("nothing".into(), None));
+
+    let envelope = read(reader, Some(b"{}"), &headers).unwrap();
+    assert_eq!(envelope.headers, order_placed().headers);
+
+    headers.push(("outbox-tenant-id".into(), None));
+    assert!(read(reader, Some(b"{}"), &headers).is_err());
+}
+
+#[test]
+fn what_exceeds_a_limit_is_refused_and_what_meets_it_is_taken() {
+    let plain = mapping(Format::Plain).record(&order_placed()).unwrap();
+    let limits = RecordLimits::default()
+        .with_headers_max(8)
+        .with_header_bytes_max(30, 100)
+        .with_value_bytes_max(50);
+    let attempt = |value: &str, name: &str, text: &str, copies: usize| {
+        let mut headers = raw(&plain);
+        headers.extend((0..copies).map(|_| (name.to_owned(), Some(text.as_bytes().to_vec()))));
+        read(
+            RecordReader::new().with_limits(limits),
+            Some(value.as_bytes()),
+            &headers,
+        )
+    };
+    let (long_value, long_name, long_text) = ("1".repeat(51), "n".repeat(31), "x".repeat(101));
+
+    assert!(attempt(&long_value[1..], &long_name[1..], &long_text[1..], 2).is_ok());
+    for (value, name, text, copies, reason) in [
+        (
+            long_value.as_str(),
+            "n",
+            "x",
+            1,
+            "its value has 51 bytes, at most 50",
+        ),
+        ("1", long_name.as_str(), "x", 1, "name has 31 bytes, at most 30"),
+        (
+            "1",
+            "n",
+            long_text.as_str(),
+            1,
+            r#""n" has 101 bytes, at most 100"#,
+        ),
+        ("1", "n", "x", 3, "9 headers, at most 8"),
+    ] {
+        let refusal = attempt(value, name, text, copies).unwrap_err();
+        assert!(refusal.reason.contains(reason), "{refusal}");
+    }
+}
+
+#[test]
+fn attributes_of_other_producers_become_headers_and_their_trace_is_ours() {
+    let value = br#"{"specversion":"1.0","id":"0198c0de-0000-7000-8000-000000000001","source":"/x","type":"T",
+        "time":"2026-05-01T12:00:00+02:00","traceparent":"00-cc-dd-01","sampledrate":3,"nothing":null,"data":[1]}"#;
+    let headers = vec![(
+        "content-type".to_owned(),
+        Some(b"application/cloudevents+json".to_vec()),
+    )];
+
+    let envelope = read(RecordReader::new(), Some(value), &headers).unwrap();
+
+    assert_eq!(envelope.payload.as_str(), "[1]");
+    assert_eq!(envelope.created_at, "2026-05-01T10:00:00Z".parse().unwrap());
+    let headers: Vec<_> = envelope
+        .headers
+        .iter()
+        .map(|(n, v)| (n.as_str(), v.as_str()))
+        .collect();
+    assert_eq!(headers, [("ce_sampledrate", "3"), ("traceparent", "00-cc-dd-01")]);
+}
+
+#[test]
+fn a_refusal_never_shows_a_value() {
+    let plain = mapping(Format::Plain).record(&order_placed()).unwrap();
+    let mut headers = raw(&plain);
+    headers.push(("outbox-created-at".into(), Some(b"s3cret".to_vec())));
+
+    let refusal = read(RecordReader::new(), Some(b"{}"), &headers).unwrap_err();
+    let unread = read(RecordReader::new(), Some(br#"{"s3cret""#), &raw(&plain)).unwrap_err();
+
+    assert!(!format!("{refusal:?} {refusal} {unread:?} {plain:?}").contains("s3cret"));
+    assert!(!format!("{plain:?}").contains("12.50"));
+}
+
+fn text() -> impl Strategy<Value = String> {
+    prop_oneof![
+        "[a-zA-Z0-9 _.-]{1,20}",
+        "\\PC{1,20}",
+        Just("outbox-header-x".to_owned()),
+        Just("ce_id".to_owned()),
+    ]
+}
+
+fn header_name() -> impl Strategy<Value = String> {
+    prop_oneof![
+        "[a-z-]{1,20}",
+        "\\PC{1,10}",
+        "(outbox-|outbox-header-|ce_)[a-z]{0,8}",
+        Just("content-type".to_owned()),
+        Just("outbox-id".to_owned()),
+        Just("ce_specversion".to_owned()),
+    ]
+}
+
+fn envelope() -> impl Strategy<Value = Envelope> {
+    let names = (
+        text(),
+        prop::option::of(text()),
+        prop::option::of(text()),
+        prop::option::of(text()),
+        prop::option::of(text()),
+    );
+    let json = prop_oneof![
+        Just("{}".to_owned()),
+        Just("null".to_owned()),
+        Just(r#"{"b":1.0,"a":[1e400,18446744073709551616],"a":"\u00e9"}"#.to_owned()),
+        any::<String>().prop_map(|text| serde_json::to_string(&text).unwrap()),
+        (100_usize..1000).prop_map(|depth| "[".repeat(depth) + &"]".repeat(depth)),
+    ];
+    let headers = prop::collection::btree_map(header_name(), any::<String>(), 0..5);
+    let instant = (0..4_102_444_800_i64, 0..1_000_000_i32);
+    (any::<u128>(), names, json, headers, instant).prop_map(|(id, names, json, headers, (second, micro))| {
+        let (event_type, aggregate_type, aggregate_id, ordering_key, tenant_id) = names;
+        let mut envelope = Envelope::new(
+            EventId::from_uuid(uuid::Uuid::from_u128(id)),
+            EventType::new(event_type).unwrap(),
+            Payload::from_json(json),
+            Timestamp::new(second, micro * 1000).unwrap(),
+        );
+        envelope.aggregate_type = aggregate_type.map(|text| AggregateType::new(text).unwrap());
+        envelope.aggregate_id = aggregate_id.map(|text| AggregateId::new(text).unwrap());
+        envelope.ordering_key = ordering_key.map(|text| OrderingKey::new(text).unwrap());
+        envelope.tenant_id = tenant_id
+            .map(|text| TenantId::new(text).unwrap())
+            .unwrap_or_default();
+        envelope.headers = headers;
+        envelope
+    })
+}
+
+proptest! {
+    #[test]
+    fn every_event_comes_back_as_it_was_in_every_format(envelope in envelope()) {
+        for format in formats() {
+            let record = mapping(format).record(&envelope).unwrap();
+            assert_eq!(read_back(&record), Ok(envelope.clone()), "{record:?}");
+            let size: usize = record.value.len() + record.headers.iter().map(|(n, v)| n.len() + v.len()).sum::<usize>();
+            assert!(record.size() > size);
+        }
+    }
+
+    #[test]
+    fn no_record_makes_the_reader_panic(
+        value in prop::option::of(prop::collection::vec(any::<u8>(), 0..60)),
+        headers in prop::collection::vec((header_name(), prop::option::of(prop::collection::vec(any::<u8>(), 0..40))), 0..10),
+    ) {
+        let _ = read(RecordReader::new(), value.as_deref(), &headers);
+    }
+}
