@@ -61,6 +61,8 @@ impl Container {
             .with_exposed_port(5432.tcp())
             .with_wait_for(ready)
             .with_env_var("POSTGRES_PASSWORD", &password)
+            // Never past this machine, and a debug build takes long over a SCRAM exchange.
+            .with_env_var("POSTGRES_HOST_AUTH_METHOD", "password")
             .with_cmd(arguments)
             .with_container_name(&container_name)
             .with_startup_timeout(START_TIMEOUT)
