@@ -143,6 +143,13 @@ pub trait Dispatcher: Send + Sync + 'static {
         results
     }
 
+    /// Whether `dispatch_run` does better than one delivery after the other, as with a broker that acknowledges many
+    /// records at once. If not, the relay calls `dispatch` in turn itself: each event then has its own deadline, and
+    /// its outcome is recorded before the run ends. Defaults to `false`.
+    fn pipelines(&self) -> bool {
+        false
+    }
+
     /// How events of a type are treated: tries, timeout, concurrency, key policy.
     fn policy(&self, event_type: &EventType) -> Policy {
         let _ = event_type;

@@ -10,7 +10,10 @@ mod handler;
 mod id;
 pub mod memory;
 mod policy;
+mod relay;
+mod settings;
 mod source;
+pub mod telemetry;
 mod text;
 
 pub use context::{Context, State};
@@ -22,6 +25,8 @@ pub use event::Event;
 pub use handler::{Handler, HandlerError};
 pub use id::{ClaimToken, EventId, Position};
 pub use policy::{KeyPolicy, Next, Policy, RetryPolicy};
+pub use relay::{Health, Relay, RelayBuilder, RelayError, RelayHandle, Report};
+pub use settings::RelaySettings;
 pub use source::{
     ClaimRequest, Claimed, Listening, Outcome, Settled, Settlement, Source, Undecodable, Wakeup,
 };

@@ -1,0 +1,228 @@
+//! What workers share: the queue of work, the results, and who is busy with what.
+//!
+//! A worker takes one piece of work at a time, so a slow delivery holds up nothing but itself. Workers are started as
+//! work waits: a few at first, and one more whenever a worker begins to wait for its delivery, up to the limit. So
+//! deliveries that never wait are done by few workers, without a task for each.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::spans::Spans;
+use super::work::{Finished, HeldId, Work};
+use super::worker;
+use crate::{Dispatcher, RelaySettings};
+
+/// So many quick results wait for each other before the loop is woken.
+const RESULTS_MAX: usize = 64;
+
+pub(super) struct Pool {
+    pub(super) dispatcher: Arc<dyn Dispatcher>,
+    pub(super) error_max_len: usize,
+    pub(super) spans: Spans,
+    pub(super) epoch: Instant,
+    queue: Mutex<Queue>,
+    finished: Mutex<Vec<Finished>>,
+    pub(super) results: Notify,
+    /// Workers that are running, not waiting for their delivery.
+    awake: AtomicUsize,
+    /// More workers than threads would only take turns.
+    awake_max: usize,
+    slots: Box<[Slot]>,
+}
+
+struct Queue {
+    work: VecDeque<Work>,
+    idle: Vec<usize>,
+    busy: usize,
+    busy_max: usize,
+    /// How much work was taken since the start, to see whether the queue moves.
+    taken: u64,
+    closed: bool,
+}
+
+/// What one worker is doing, for the loop to see whether it hangs. Alone on its cache line.
+#[repr(align(64))]
+#[derive(Default)]
+struct Slot {
+    held: AtomicU64,
+    overdue_ms: AtomicU64,
+}
+
+impl Pool {
+    pub(super) fn new(dispatcher: Arc<dyn Dispatcher>, spans: Spans, settings: &RelaySettings) -> Self {
+        let concurrency = settings.concurrency.get() as usize;
+        // As many again may hang without taking a place from the others.
+        let slots = concurrency.saturating_mul(2);
+        let awake_max = tokio::runtime::Handle::current().metrics().num_workers().max(1);
+        Self {
+            dispatcher,
+            error_max_len: settings.error_max_len,
+            spans,
+            epoch: Instant::now(),
+            queue: Mutex::new(Queue {
+                work: VecDeque::new(),
+                idle: (0..slots).rev().collect(),
+                busy: 0,
+                busy_max: concurrency,
+                taken: 0,
+                closed: false,
+            }),
+            finished: Mutex::default(),
+            results: Notify::new(),
+            awake: AtomicUsize::new(0),
+            awake_max,
+            slots: (0..slots).map(|_| Slot::default()).collect(),
+        }
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn finished(&self) -> MutexGuard<'_, Vec<Finished>> {
+        self.finished.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queues work and starts workers for it.
+    pub(super) fn push(self: &Arc<Self>, work: Vec<Work>) {
+        let wanted = work.len().min(self.awake_max);
+        self.queue().work.extend(work);
+        for _ in 0..wanted {
+            if !self.start_worker() {
+                break;
+            }
+        }
+    }
+
+    /// Starts a worker if work waits, a thread is free for it, and the limit allows; whether it did.
+    pub(super) fn start_worker(self: &Arc<Self>) -> bool {
+        if self.awake.load(Ordering::Relaxed) >= self.awake_max {
+            return false;
+        }
+        self.start_worker_anyway()
+    }
+
+    fn start_worker_anyway(self: &Arc<Self>) -> bool {
+        let mut queue = self.queue();
+        if queue.work.is_empty() || queue.busy >= queue.busy_max {
+            return false;
+        }
+        let Some(slot) = queue.idle.pop() else {
+            return false;
+        };
+        queue.busy += 1;
+        drop(queue);
+        self.awake.fetch_add(1, Ordering::Relaxed);
+        tokio::spawn(worker::work(Arc::clone(self), slot));
+        true
+    }
+
+    /// Starts a worker although all threads seem busy, if no work was taken since `taken`; how much was taken now.
+    ///
+    /// Deliveries that block their threads without telling the runtime look awake, and would starve the queue.
+    pub(super) fn push_on(self: &Arc<Self>, taken: u64) -> u64 {
+        let now = self.queue().taken;
+        if now == taken {
+            self.start_worker_anyway();
+        }
+        now
+    }
+
+    /// The next piece of work for this worker, or `None`: then the worker has given its slot back and must end.
+    pub(super) fn next(&self, slot: usize) -> Option<Work> {
+        let mut queue = self.queue();
+        let may_go_on = queue.busy <= queue.busy_max && !queue.closed;
+        let work = if may_go_on { queue.work.pop_front() } else { None };
+        match work {
+            Some(_) => queue.taken += 1,
+            None => {
+                queue.busy -= 1;
+                queue.idle.push(slot);
+                drop(queue);
+                self.awake.fetch_sub(1, Ordering::Relaxed);
+                self.results.notify_one();
+            }
+        }
+        work
+    }
+
+    /// Notes what a worker begins, and when it must be over.
+    pub(super) fn begin(&self, slot: usize, held: HeldId, overdue: Instant) {
+        let Some(slot) = self.slots.get(slot) else { return };
+        slot.held.store(held.0, Ordering::Relaxed);
+        let ms = overdue.duration_since(self.epoch).as_millis();
+        slot.overdue_ms
+            .store(u64::try_from(ms).unwrap_or(u64::MAX), Ordering::Release);
+    }
+
+    /// A worker is about to wait for its delivery: what it has done is shown, and its thread can serve another.
+    pub(super) fn fall_asleep(self: &Arc<Self>) {
+        self.awake.fetch_sub(1, Ordering::Relaxed);
+        self.results.notify_one();
+        self.start_worker();
+    }
+
+    pub(super) fn wake_up(&self) {
+        self.awake.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Hands over a result; `quick` ones wait for company.
+    pub(super) fn finish(&self, slot: usize, result: Finished, quick: bool) {
+        if let Some(slot) = self.slots.get(slot) {
+            slot.overdue_ms.store(0, Ordering::Release);
+        }
+        let mut finished = self.finished();
+        finished.push(result);
+        let full = finished.len() >= RESULTS_MAX;
+        drop(finished);
+        if full || !quick {
+            self.results.notify_one();
+        }
+    }
+
+    /// Swaps the results so far into an empty `into`.
+    pub(super) fn take_finished(&self, into: &mut Vec<Finished>) {
+        std::mem::swap(&mut *self.finished(), into);
+    }
+
+    /// Everything that no worker has begun.
+    pub(super) fn take_queue(&self) -> Vec<Work> {
+        self.queue().work.drain(..).collect()
+    }
+
+    /// No worker takes more work.
+    pub(super) fn close(&self) -> Vec<Work> {
+        let mut queue = self.queue();
+        queue.closed = true;
+        queue.work.drain(..).collect()
+    }
+
+    /// Deliveries that should have ended `slack` ago.
+    pub(super) fn overdue(&self, now: Instant, slack: Duration) -> Vec<HeldId> {
+        let now_ms = u64::try_from(now.duration_since(self.epoch).as_millis()).unwrap_or(u64::MAX);
+        let slack_ms = u64::try_from(slack.as_millis()).unwrap_or(u64::MAX);
+        let mut overdue = Vec::new();
+        for slot in &self.slots {
+            let end = slot.overdue_ms.load(Ordering::Acquire);
+            let held = HeldId(slot.held.load(Ordering::Relaxed));
+            // Read twice: a worker may have gone on to its next event in between.
+            let same = slot.overdue_ms.load(Ordering::Acquire) == end;
+            if end != 0 && same && end.saturating_add(slack_ms) < now_ms {
+                overdue.push(held);
+            }
+        }
+        overdue
+    }
+
+    /// Lets another worker run beside one that hangs, or takes that right back.
+    pub(super) fn stand_in(self: &Arc<Self>, stuck: usize, concurrency: usize) {
+        let busy_max = concurrency + stuck.min(concurrency);
+        self.queue().busy_max = busy_max;
+        self.start_worker_anyway();
+    }
+}

@@ -1,0 +1,256 @@
+//! What follows the end of a delivery: its outcome goes to the source, its place to other work.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::engine::{Engine, Held, SWEEP};
+use super::intake::lag;
+use super::outcome::{Tried, TryResult, settle_outcome};
+use super::settling::Unrecorded;
+use super::work::{Ended, Finished, HeldId};
+use crate::telemetry::{OutcomeLabel, log};
+use crate::{ClaimToken, Delivered, Outcome, Settled, Settlement, SourceError, SourceErrorKind};
+
+/// Past its deadline and the grace to end, a delivery gets this much more before it counts as stuck.
+const STUCK_AFTER: Duration = Duration::from_secs(1);
+
+impl Engine {
+    /// Takes in one result of a worker.
+    pub(super) fn finish(&mut self, result: Finished, now: Instant) {
+        let Finished {
+            item,
+            outcome,
+            ended,
+            leaves,
+        } = result;
+        if !leaves.is_empty() {
+            let freed = self.types.leave(&leaves);
+            self.pool.push(freed);
+            self.more = true;
+        }
+        let rules = &item.rules;
+        match ended {
+            Ended::Delivered(_) => self.types.delivered(rules),
+            Ended::Outage => self.types.outage(rules, now),
+            Ended::Failed | Ended::NotTried => {}
+        }
+        let Some(held) = self.take_held(item.held) else {
+            self.forget_stuck(item.held);
+            return;
+        };
+        let label = label(&outcome, ended);
+        if let Outcome::Failed { error, .. } = &outcome {
+            tracing::warn!(event.id = %held.event, error, "{}", log::EVENT_FAILED);
+        }
+        self.conclude(held, outcome, label, Some(item.delivery.envelope), now);
+    }
+
+    /// Sends an outcome on its way, unless the source has said that the claim is gone.
+    fn conclude(
+        &mut self,
+        held: Held,
+        outcome: Outcome,
+        label: OutcomeLabel,
+        envelope: Option<Arc<crate::Envelope>>,
+        now: Instant,
+    ) {
+        if held.lease.is_lost() {
+            self.report.lost += 1;
+            self.metrics.claims_lost(1);
+            return;
+        }
+        let settlement = Settlement {
+            token: held.lease.token,
+            position: held.position,
+            id: held.event,
+            outcome,
+        };
+        let unrecorded = Unrecorded {
+            settlement,
+            lease: held.lease,
+            label,
+            envelope,
+        };
+        self.settling.push(unrecorded, now);
+    }
+
+    /// Takes in the source's answer to settlements.
+    pub(super) fn settled(&mut self, answer: Result<Settled, SourceError>, now: Instant) {
+        let answer = match self.settling.answered(answer, now) {
+            Ok(answer) => answer,
+            Err((error, failures)) => {
+                self.health.set_settle_errors(failures);
+                if failures == 1 {
+                    tracing::warn!(
+                        error = chain(&error),
+                        unrecorded = self.settling.len(),
+                        "{}",
+                        log::SETTLE_FAILED
+                    );
+                }
+                return;
+            }
+        };
+        self.health.set_settle_errors(0);
+        for outcome in &answer.recorded {
+            outcome.lease.settle_one();
+            self.count(outcome, now);
+        }
+        for outcome in &answer.lost {
+            outcome.lease.settle_one();
+        }
+        // After an unanswered call, "lost" mostly means "recorded by that call".
+        if !answer.lost.is_empty() && !answer.unsure {
+            self.report.lost += answer.lost.len() as u64;
+            self.metrics.claims_lost(answer.lost.len());
+            tracing::warn!(events = answer.lost.len(), "{}", log::CLAIMS_LOST);
+        }
+    }
+
+    fn count(&mut self, outcome: &Unrecorded, now: Instant) {
+        let report = &mut self.report;
+        match outcome.label {
+            OutcomeLabel::Completed => report.completed += 1,
+            OutcomeLabel::Unhandled => {
+                report.completed += 1;
+                report.unhandled += 1;
+            }
+            OutcomeLabel::Retry => report.retried += 1,
+            OutcomeLabel::Failed => report.failed += 1,
+            OutcomeLabel::Released => report.released += 1,
+        }
+        let envelope = outcome.envelope.as_deref();
+        let event_type = envelope.map(|envelope| &envelope.event_type);
+        self.metrics
+            .settled(event_type, outcome.label, envelope.and_then(lag));
+        match &outcome.settlement.outcome {
+            Outcome::Retry { after, .. } | Outcome::Released { after, .. } if !after.is_zero() => {
+                self.reminders.add(now + *after);
+            }
+            // The next event of its key was held up by this one.
+            _ if envelope.is_some_and(|envelope| envelope.ordering_key.is_some()) => self.poll_again(),
+            Outcome::Retry { .. } | Outcome::Released { .. } => self.poll_again(),
+            Outcome::Completed | Outcome::Failed { .. } => {}
+        }
+    }
+
+    /// Takes in the answer to a heartbeat.
+    pub(super) fn extended(&mut self, answer: Result<Vec<ClaimToken>, SourceError>, now: Instant) {
+        let lost = match self.leases.answered(answer, now) {
+            Ok(lost) => lost,
+            Err(error) => {
+                tracing::warn!(error = chain(&error), "{}", log::EXTEND_FAILED);
+                return;
+            }
+        };
+        if lost.is_empty() {
+            return;
+        }
+        let mut events = 0;
+        for (_, held) in &self.held {
+            if held.lease.is_lost() {
+                held.cancelled.cancel();
+                events += 1;
+            }
+        }
+        tracing::warn!(claims = lost.len(), events, "{}", log::CLAIMS_LOST);
+    }
+
+    /// Looks for claims that can be believed in no longer, for deliveries that hang, and for a queue that stands still.
+    pub(super) fn sweep_if_due(&mut self, now: Instant) {
+        if self.sweep_at.is_none_or(|time| now < time) {
+            return;
+        }
+        self.sweep_at = (!self.held.is_empty()).then_some(now + SWEEP);
+        for (_, held) in &self.held {
+            if !held.lease.is_trusted(now) && !held.cancelled.is_cancelled() {
+                held.cancelled.cancel();
+            }
+        }
+        for overdue in self.pool.overdue(now, STUCK_AFTER) {
+            self.give_up_on(overdue, now);
+        }
+        self.taken_seen = self.pool.push_on(self.taken_seen);
+    }
+
+    /// The delivery does not even return to be cancelled. Its event is tried again, its place is given to a stand-in,
+    /// and whatever it says later comes too late.
+    fn give_up_on(&mut self, id: HeldId, now: Instant) {
+        let Some(held) = self.take_held(id) else { return };
+        tracing::error!(event.id = %held.event, "{}", log::HANDLER_STUCK);
+        held.cancelled.cancel();
+        let (outcome, envelope) = held.stuck_outcome();
+        self.stuck.push(id);
+        self.stuck_changed();
+        let label = label(&outcome, Ended::Failed);
+        self.conclude(held, outcome, label, Some(envelope), now);
+    }
+
+    /// Hands an event back whose delivery has not ended.
+    pub(super) fn hand_back(&mut self, id: HeldId, now: Instant) {
+        let Some(held) = self.take_held(id) else { return };
+        let outcome = Outcome::Released {
+            after: Duration::ZERO,
+            done: held.done.to_vec(),
+        };
+        let envelope = Arc::clone(&held.envelope);
+        self.conclude(held, outcome, OutcomeLabel::Released, Some(envelope), now);
+    }
+
+    fn forget_stuck(&mut self, id: HeldId) {
+        let before = self.stuck.len();
+        self.stuck.retain(|stuck| *stuck != id);
+        if self.stuck.len() < before {
+            self.stuck_changed();
+        }
+    }
+
+    fn stuck_changed(&mut self) {
+        self.health.set_stuck(self.stuck.len());
+        let concurrency = self.settings.concurrency.get() as usize;
+        self.pool.stand_in(self.stuck.len(), concurrency);
+    }
+
+    pub(super) fn say_poll_failed(&self, error: &SourceError) {
+        let error_text = chain(error);
+        match error.kind() {
+            SourceErrorKind::Misconfigured => tracing::error!(error = error_text, "{}", log::POLL_FAILED),
+            SourceErrorKind::Unavailable => tracing::warn!(error = error_text, "{}", log::POLL_FAILED),
+        }
+    }
+}
+
+impl Held {
+    fn stuck_outcome(&self) -> (Outcome, Arc<crate::Envelope>) {
+        let tried = Tried {
+            attempt: self.attempt,
+            outages: 0,
+            done: &self.done,
+        };
+        let result = TryResult::TimedOut {
+            limit: self.rules.timeout,
+            done: None,
+        };
+        let rules = (&self.rules.retry, self.rules.key);
+        (
+            settle_outcome(result, &tried, rules, fastrand::f64()),
+            Arc::clone(&self.envelope),
+        )
+    }
+}
+
+fn label(outcome: &Outcome, ended: Ended) -> OutcomeLabel {
+    match outcome {
+        Outcome::Completed if ended == Ended::Delivered(Delivered::Unhandled) => OutcomeLabel::Unhandled,
+        Outcome::Completed => OutcomeLabel::Completed,
+        Outcome::Retry { .. } => OutcomeLabel::Retry,
+        Outcome::Failed { .. } => OutcomeLabel::Failed,
+        Outcome::Released { .. } => OutcomeLabel::Released,
+    }
+}
+
+fn chain(error: &SourceError) -> String {
+    super::error_text::error_text(error, 500)
+}

@@ -1,0 +1,114 @@
+//! What passes between the relay's loop and its workers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::lease::Lease;
+use super::types::Rules;
+use crate::{Delivered, Delivery, EventType, Outcome};
+
+/// Names one event in this relay's hands; never given out twice, so a late result finds nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct HeldId(pub(super) u64);
+
+/// One event to deliver.
+#[derive(Debug)]
+pub(super) struct Item {
+    pub(super) held: HeldId,
+    pub(super) delivery: Delivery,
+    pub(super) lease: Arc<Lease>,
+    pub(super) rules: Arc<Rules>,
+}
+
+/// What one worker does at a time: an event, or the events of one ordering key in order.
+#[derive(Debug)]
+pub(super) struct Work {
+    pub(super) items: Items,
+    /// Event types with a limit of their own in which this work has a place.
+    pub(super) limited: Vec<EventType>,
+}
+
+#[derive(Debug)]
+pub(super) enum Items {
+    One(Item),
+    Run(Vec<Item>),
+}
+
+impl Work {
+    pub(super) fn one(item: Item) -> Self {
+        let mut work = Self {
+            limited: Vec::new(),
+            items: Items::One(item),
+        };
+        work.note_limit();
+        work
+    }
+
+    /// Adds a later event of the same ordering key.
+    pub(super) fn push(&mut self, item: Item) {
+        let items = std::mem::replace(&mut self.items, Items::Run(Vec::new()));
+        self.items = match items {
+            Items::One(first) => Items::Run(vec![first, item]),
+            Items::Run(mut run) => {
+                run.push(item);
+                Items::Run(run)
+            }
+        };
+        self.note_limit();
+    }
+
+    fn note_limit(&mut self) {
+        let last = match &self.items {
+            Items::One(item) => Some(item),
+            Items::Run(run) => run.last(),
+        };
+        if let Some(item) = last
+            && item.rules.limit.is_some()
+            && !self.limited.contains(&item.rules.event_type)
+        {
+            self.limited.push(item.rules.event_type.clone());
+        }
+    }
+
+    pub(super) fn into_items(self) -> Vec<Item> {
+        match self.items {
+            Items::One(item) => vec![item],
+            Items::Run(run) => run,
+        }
+    }
+}
+
+/// How a try ended, for counting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ended {
+    Delivered(Delivered),
+    Failed,
+    Outage,
+    NotTried,
+}
+
+/// An event whose delivery has ended.
+#[derive(Debug)]
+pub(super) struct Finished {
+    pub(super) item: Item,
+    pub(super) outcome: Outcome,
+    pub(super) ended: Ended,
+    /// The places that the work gives back, once it has ended as a whole.
+    pub(super) leaves: Vec<EventType>,
+}
+
+impl Item {
+    /// The event goes back untouched.
+    pub(super) fn not_tried(self) -> Finished {
+        let outcome = Outcome::Released {
+            after: Duration::ZERO,
+            done: self.delivery.done.to_vec(),
+        };
+        Finished {
+            item: self,
+            outcome,
+            ended: Ended::NotTried,
+            leaves: Vec::new(),
+        }
+    }
+}
