@@ -1,5 +1,7 @@
 //! The traits, the relay and the in-memory source of the outbox: no database, no broker.
 
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod context;
 mod dispatcher;
 mod encode;

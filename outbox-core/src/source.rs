@@ -65,7 +65,8 @@ pub struct Claimed {
     pub lost_claims: u32,
     /// The parts that earlier deliveries have done.
     pub done: Vec<PartName>,
-    /// Fires when the claim is lost before it was settled.
+    /// Fires when the claim is lost before it was settled. Each event has one of its own, because the relay fires it too,
+    /// when it calls the delivery off.
     pub lost: CancellationToken,
     /// The event, or why it cannot be decoded.
     pub envelope: Result<Envelope, Undecodable>,
@@ -187,8 +188,8 @@ pub enum Listening {
 
 /// Where committed events wait until a relay has delivered them.
 ///
-/// Implemented by the in-memory source, by Postgres and by a Kafka consumer. Every clause below has a test of
-/// that name in the conformance suite.
+/// Implemented by the in-memory source, by Postgres and by a Kafka consumer. Every clause below has its tests in the
+/// `conformance` suite, which any source can run.
 ///
 /// # Contract
 /// 1. A claimed event is in no other claim until its lease has ended.
@@ -205,7 +206,7 @@ pub enum Listening {
 ///    lone claim is counted in [`Claimed::lost_claims`].
 /// 10. Extending a held claim keeps it; extending a lost one reports it and revives nothing.
 /// 11. Events that share an ordering key within a tenant are in at most one claim at a time, and come in publish order:
-///     none before an earlier one that is due or was tried.
+///     none before an earlier one that is due or was claimed before, however long that one has to wait.
 /// 12. A failed event lets its key go on, stops it or parks it, as its [`KeyPolicy`] says.
 /// 13. `wait` returns after its timeout at the latest.
 /// 14. An event that cannot be decoded is claimed like any other, with the reason in place of the envelope.

@@ -1,0 +1,131 @@
+//! Clauses 5, 9 and 10: leases that end, and leases that are kept.
+
+use std::collections::HashSet;
+
+use super::Harness;
+use super::cases::{Case, LONG, ids, released, settlement};
+use crate::Outcome;
+
+/// Clause 4, by time.
+pub async fn a_claim_that_ended_cannot_be_settled(harness: &dyn Harness) {
+    let case = Case::new(harness);
+    case.publish("Plain").await;
+    let late = case.claim_one(harness.short_lease()).await;
+    case.outlive(harness.short_lease()).await;
+
+    let before = case.settle(&late, Outcome::Completed).await;
+    let current = case.claim_one(LONG).await;
+    let after = case.settle(&late, Outcome::Completed).await;
+
+    let lost = [(late.token, late.position)];
+    assert_eq!(before.lost, lost, "settled after its lease, before another claim");
+    assert_eq!(after.lost, lost, "settled while another claim holds it");
+    assert_eq!(harness.counts().await.completed, 0);
+    case.must_settle(&current, Outcome::Completed).await;
+}
+
+/// Clause 5.
+pub async fn what_is_left_of_a_settled_claim_stays_held(harness: &dyn Harness) {
+    let case = Case::new(harness);
+    for _ in 0..3 {
+        case.publish("Plain").await;
+    }
+    let claimed = case.claim_until(3, LONG).await;
+
+    case.must_settle(&claimed[0], Outcome::Completed).await;
+    case.expect_nothing_due("two events are still held").await;
+    let rest = claimed[1..]
+        .iter()
+        .map(|claimed| settlement(claimed, Outcome::Completed));
+    let settled = case.settle_all(rest.collect()).await;
+
+    assert_eq!(settled.lost, []);
+    assert_eq!(harness.counts().await.completed, 3);
+}
+
+/// Clause 9.
+pub async fn events_of_an_ended_lease_come_again_alone(harness: &dyn Harness) {
+    let case = Case::new(harness);
+    for _ in 0..3 {
+        case.publish("Plain").await;
+    }
+    let first = case.claim_until(3, harness.short_lease()).await;
+    case.outlive(harness.short_lease()).await;
+    let fresh = case.publish("Plain").await;
+
+    let second = case.claim_until(4, LONG).await;
+
+    let again: Vec<_> = second.iter().filter(|claimed| claimed.id != fresh).collect();
+    let tokens: HashSet<_> = second.iter().map(|claimed| claimed.token).collect();
+    assert_eq!(tokens.len(), 4, "events of an ended lease share a claim");
+    let earlier = ids(&first);
+    for claimed in again {
+        assert!(earlier.contains(&claimed.id));
+        assert_eq!(claimed.attempt, 1, "a lost claim is no failed attempt");
+        assert!(claimed.lost_claims <= 1);
+    }
+}
+
+/// Clause 9.
+pub async fn the_loss_of_a_lone_claim_is_counted(harness: &dyn Harness) {
+    let case = Case::new(harness);
+    case.publish("Plain").await;
+    case.publish("Plain").await;
+    let lease = harness.short_lease();
+    let shared = case.claim_until(2, lease).await;
+    let was_shared = shared[0].token == shared[1].token;
+    case.outlive(lease).await;
+
+    let lone = case.claim_until(2, lease).await;
+    let before: Vec<_> = lone.iter().map(|claimed| claimed.lost_claims).collect();
+    assert!(
+        !was_shared || before == [0, 0],
+        "the loss of a shared claim burns nobody: {before:?}"
+    );
+    case.outlive(lease).await;
+    let after = case.claim_until(2, LONG).await;
+
+    for claimed in &after {
+        assert_eq!(claimed.lost_claims, before[0] + 1);
+        assert_eq!(claimed.attempt, 1);
+    }
+    // Handing an event back is no loss.
+    case.must_settle(&after[0], released(std::time::Duration::ZERO))
+        .await;
+    assert_eq!(case.claim_one(LONG).await.lost_claims, before[0] + 1);
+}
+
+/// Clause 10.
+pub async fn an_extended_claim_is_kept(harness: &dyn Harness) {
+    let case = Case::new(harness);
+    case.publish("Plain").await;
+    let lease = harness.short_lease();
+    let claimed = case.claim_one(lease).await;
+
+    let lost = case.source.extend(&[claimed.token], LONG).await;
+    case.outlive(lease).await;
+
+    assert_eq!(lost.ok(), Some(Vec::new()));
+    case.expect_nothing_due("the claim was extended").await;
+    case.must_settle(&claimed, Outcome::Completed).await;
+}
+
+/// Clause 10.
+pub async fn extending_an_ended_claim_reports_it_and_revives_nothing(harness: &dyn Harness) {
+    let case = Case::new(harness);
+    case.publish("Plain").await;
+    let late = case.claim_one(harness.short_lease()).await;
+    case.outlive(harness.short_lease()).await;
+
+    let lost = case.source.extend(&[late.token], LONG).await;
+
+    assert_eq!(lost.ok(), Some(vec![late.token]));
+    assert_eq!(
+        case.settle(&late, Outcome::Completed).await.lost,
+        [(late.token, late.position)]
+    );
+    let current = case.claim_one(LONG).await;
+    assert_eq!(current.id, late.id);
+    let both = case.source.extend(&[late.token, current.token], LONG).await;
+    assert_eq!(both.ok(), Some(vec![late.token]));
+}
