@@ -10,6 +10,7 @@ mod error;
 mod event;
 mod handler;
 mod id;
+mod key_text;
 pub mod memory;
 mod policy;
 mod relay;
@@ -33,3 +34,9 @@ pub use source::{
     ClaimRequest, Claimed, Listening, Outcome, Settled, Settlement, Source, Undecodable, Wakeup,
 };
 pub use text::{AggregateId, AggregateType, EventType, OrderingKey, PartName, TenantId, TextError};
+
+/// What the code written by `#[derive(Event)]` refers to. Not for use by hand, and free to change.
+#[doc(hidden)]
+pub mod __private {
+    pub use crate::key_text::{KeyText, TextOf, TextOfAny};
+}
