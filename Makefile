@@ -1,0 +1,26 @@
+# The everyday commands. The gate that a change must pass is .ci/run.
+
+.PHONY: run test test-kafka lint doc deny
+
+# The main job, on a Postgres that it starts itself.
+run:
+	cargo run --example quickstart
+
+# Every test of the default features: unit, integration, examples, doctests. Finds or starts a Postgres.
+test:
+	cargo test --workspace --no-fail-fast
+
+# The Kafka transport as well: needs a C compiler, make, zlib's headers, Java 17 and Maven.
+test-kafka:
+	cargo test --package outbox-kafka --features client --no-fail-fast
+
+lint:
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+
+doc:
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
+
+# Licences, banned crates, sources. Advisories need the network: `cargo deny check advisories`.
+deny:
+	cargo deny check bans licenses sources
