@@ -87,6 +87,21 @@ impl Claimed {
             envelope: Ok(envelope),
         }
     }
+
+    /// A first claim of an event that cannot be decoded.
+    #[must_use]
+    pub fn undecodable(token: ClaimToken, position: Position, id: EventId, why: Undecodable) -> Self {
+        Self {
+            token,
+            position,
+            id,
+            attempt: 1,
+            lost_claims: 0,
+            done: Vec::new(),
+            lost: CancellationToken::new(),
+            envelope: Err(why),
+        }
+    }
 }
 
 /// Why a stored event could not be read back. Harms that event only.

@@ -1,1 +1,13 @@
 //! The outbox on Postgres: publisher, source, migrations.
+
+mod instant;
+mod migrate;
+mod names;
+mod publisher;
+mod source;
+mod sql;
+
+pub use migrate::{MigrateError, SCHEMA_VERSION, check_version, migrate, migration_sql};
+pub use names::Names;
+pub use publisher::{PAYLOAD_BYTES_MAX, PgPublisher};
+pub use source::{PgSource, PgSourceBuilder, StartError};

@@ -1,0 +1,129 @@
+-- The outbox and what stands beside it.
+--
+-- Run as it is for the names "outbox"."outbox", or let `outbox_pg::migrate` put other names in: every quoted name
+-- that begins with "outbox" derives from the schema (before a dot) or from the table.
+--
+-- Choices, each measured on PostgreSQL 15:
+--   json, not jsonb      what a handler gets is what was published, byte for byte; no parsing on the way in or out
+--   text status          within 5 % of a smallint, and an operator can read it
+--   two indexes on a new event (its id, and "fresh"): every further one costs each publish and each settlement
+--   default fill factor  settled rows change an index predicate, so no update stays on its page anyway
+
+CREATE TABLE "outbox"."outbox" (
+    id             uuid        NOT NULL,
+    -- Order within an ordering key. No CACHE: the low-water mark needs numbers drawn after the table lock, one by one.
+    seq            bigint      NOT NULL GENERATED ALWAYS AS IDENTITY (SEQUENCE NAME "outbox"."outbox_seq" CACHE 1),
+    event_type     text        NOT NULL,
+    aggregate_type text,
+    aggregate_id   text,
+    ordering_key   text,
+    tenant_id      text        NOT NULL DEFAULT '',
+    payload        json        NOT NULL,
+    headers        json        NOT NULL DEFAULT '{}',
+    status         text        NOT NULL DEFAULT 'pending',
+    -- Where a pending event waits:
+    --   fresh      never met an obstacle; found by "outbox_fresh"
+    --   scheduled  not due before available_at, and blocks nobody until then
+    --   waiting    tried, released, redriven or lost; due at available_at, and blocks later events of its key
+    --   held       behind another event of its key, or its key is blocked; made waiting when its turn has come
+    --   barred     its event type may not run now; found again by its type
+    class          text        NOT NULL DEFAULT 'fresh',
+    available_at   timestamptz,
+    retry_count    integer     NOT NULL DEFAULT 0,
+    -- How often a lone claim of this event was lost.
+    claim_count    integer     NOT NULL DEFAULT 0,
+    -- 0: claimed in company; 1: in a lease of its own; 2: as the only such lease of its relay.
+    alone          smallint    NOT NULL DEFAULT 0,
+    done_parts     text[],
+    error          text,
+    created_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
+    processed_at   timestamptz,
+    discarded_at   timestamptz,
+    CONSTRAINT "outbox_pkey" PRIMARY KEY (id, tenant_id),
+    CONSTRAINT "outbox_status_check" CHECK (status IN ('pending', 'completed', 'failed')),
+    CONSTRAINT "outbox_class_check" CHECK (
+        CASE class
+            WHEN 'fresh' THEN available_at IS NULL
+            WHEN 'scheduled' THEN available_at IS NOT NULL
+            WHEN 'waiting' THEN available_at IS NOT NULL
+            ELSE class IN ('held', 'barred')
+        END),
+    CONSTRAINT "outbox_names_check" CHECK (
+        octet_length(event_type) BETWEEN 1 AND 200
+        AND octet_length(tenant_id) <= 200
+        AND coalesce(octet_length(ordering_key) BETWEEN 1 AND 500, true)
+        AND coalesce(octet_length(aggregate_type) BETWEEN 1 AND 200, true)
+        AND coalesce(octet_length(aggregate_id) BETWEEN 1 AND 500, true)),
+    CONSTRAINT "outbox_headers_check" CHECK (json_typeof(headers) = 'object')
+);
+
+-- Uncompressed, so that the stored size is the size that a claim limits by.
+ALTER TABLE "outbox"."outbox" ALTER COLUMN payload SET STORAGE EXTERNAL;
+
+-- Fresh events, oldest first. Scanned above the mark only, so dead entries before it cost nothing.
+CREATE INDEX "outbox_fresh" ON "outbox"."outbox" (seq) WHERE status = 'pending' AND class = 'fresh';
+-- Events that become due by the clock.
+CREATE INDEX "outbox_due" ON "outbox"."outbox" (available_at, seq)
+    WHERE status = 'pending' AND class IN ('scheduled', 'waiting');
+-- What stands in the way of later events of its key, and what is held behind it.
+CREATE INDEX "outbox_key" ON "outbox"."outbox" (tenant_id, ordering_key, seq)
+    WHERE status = 'pending' AND class <> 'fresh' AND ordering_key IS NOT NULL;
+-- Events whose type may not run, by type.
+CREATE INDEX "outbox_barred" ON "outbox"."outbox" (event_type, seq) WHERE status = 'pending' AND class = 'barred';
+-- Dead letters, for operators.
+CREATE INDEX "outbox_failed" ON "outbox"."outbox" (processed_at) WHERE status = 'failed';
+
+-- The claim ledger: one row per claim, not one update per event. Its number orders claims, its secret proves one.
+CREATE TABLE "outbox"."outbox_lease" (
+    number     bigint      NOT NULL GENERATED ALWAYS AS IDENTITY (SEQUENCE NAME "outbox"."outbox_lease_number" CACHE 1),
+    secret     bigint      NOT NULL,
+    worker     uuid        NOT NULL,
+    ids        uuid[]      NOT NULL,
+    -- Beside ids: tenant and ordering key of each event in one text, NULL where it has none. NULL if none has any.
+    keys       text[],
+    alone      smallint    NOT NULL,
+    created_at timestamptz NOT NULL,
+    until      timestamptz NOT NULL,
+    CONSTRAINT "outbox_lease_pkey" PRIMARY KEY (number)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_analyze_threshold = 100000000);
+
+-- What an operator paused, and which keys wait for one because an event of theirs failed for good.
+CREATE TABLE "outbox"."outbox_block" (
+    scope      text        NOT NULL,
+    tenant_id  text        NOT NULL DEFAULT '',
+    -- An event type (for every tenant), or an ordering key.
+    name       text        NOT NULL,
+    reason     text        NOT NULL,
+    -- The failed event that stopped or parked the key.
+    event_id   uuid,
+    created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    CONSTRAINT "outbox_block_pkey" PRIMARY KEY (scope, tenant_id, name, reason),
+    CONSTRAINT "outbox_block_scope_check" CHECK (scope IN ('type', 'key')),
+    CONSTRAINT "outbox_block_reason_check" CHECK (reason IN ('paused', 'stopped', 'parked'))
+);
+
+-- No fresh event has a number up to this one. A sequence, because moving it leaves no dead row versions behind:
+-- under an old snapshot those would pile up and slow down what the mark is there to keep fast.
+CREATE SEQUENCE "outbox"."outbox_mark" MINVALUE 0 START 0;
+-- The same for leases.
+CREATE SEQUENCE "outbox"."outbox_lease_mark" MINVALUE 0 START 0;
+
+-- Lock numbers derive from the table, so that several outboxes in one database do not wait for each other.
+--   1 claims, and whoever changes pending events by hand   2 held by a sleeping relay   3 migrations
+CREATE FUNCTION "outbox"."outbox_lock_number"(kind integer) RETURNS bigint
+    LANGUAGE sql STABLE PARALLEL SAFE
+    RETURN (1330600000 + kind)::bigint << 32 | '"outbox"."outbox"'::pg_catalog.regclass::pg_catalog.oid::bigint;
+
+-- The channel on which a sleeping relay is woken.
+CREATE FUNCTION "outbox"."outbox_channel"() RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 'outbox_new';
+
+-- Tenant and ordering key as one text, unambiguous because the tenant's length comes first.
+CREATE FUNCTION "outbox"."outbox_key"(tenant_id text, ordering_key text) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN length(tenant_id) || ':' || tenant_id || ordering_key;
+
+-- The tenant in such a text, and the ordering key.
+CREATE FUNCTION "outbox"."outbox_key_tenant"(key text) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN substr(key, strpos(key, ':') + 1, split_part(key, ':', 1)::integer);
+CREATE FUNCTION "outbox"."outbox_key_name"(key text) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN substr(key, strpos(key, ':') + 1 + split_part(key, ':', 1)::integer);

@@ -1,0 +1,432 @@
+-- Claiming.
+--
+-- Every function here relies on READ COMMITTED: each of its statements sees what was committed before it began.
+-- Where a statement has one right plan whatever the statistics say, its function pins the planner's settings.
+
+CREATE FUNCTION "outbox"."outbox_require_read_committed"() RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'the outbox needs READ COMMITTED, this transaction is %', upper(current_setting('transaction_isolation'))
+            USING ERRCODE = 'invalid_transaction_state',
+                  HINT = 'Set default_transaction_isolation to ''read committed'' for the role of the relay.';
+    END IF;
+END
+$$;
+
+-- Makes the first event of a key that stands in line due, unless the key is blocked. Call it holding lock 1, or the
+-- row lock of the lease that has the key.
+CREATE FUNCTION "outbox"."outbox_promote"(p_tenant text, p_key text, p_now timestamptz) RETURNS void LANGUAGE plpgsql
+    SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+BEGIN
+    UPDATE "outbox"."outbox" SET class = 'waiting', available_at = p_now
+    WHERE (id, tenant_id) = (
+        SELECT first.id, first.tenant_id FROM (
+            SELECT id, tenant_id, class FROM "outbox"."outbox"
+            WHERE tenant_id = p_tenant AND ordering_key = p_key AND status = 'pending' AND class <> 'fresh'
+                AND NOT (class = 'scheduled' AND available_at > p_now)
+            ORDER BY seq LIMIT 1) AS first
+        WHERE first.class = 'held')
+    AND NOT EXISTS (
+        SELECT FROM "outbox"."outbox_block" WHERE scope = 'key' AND tenant_id = p_tenant AND name = p_key);
+END
+$$;
+
+-- Takes expired leases back: their events become due again, each to be claimed alone, since any of them may have
+-- killed its relay. Only the loss of a lone lease is held against an event; and of several lone leases lost by one
+-- relay nobody can say which was to blame, so those are tried again one at a time.
+-- A lease that was running when the server went down is held against nobody.
+CREATE FUNCTION "outbox"."outbox_take_back"(p_now timestamptz) RETURNS void LANGUAGE plpgsql
+    SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    v_leases bigint[];
+    v_key record;
+BEGIN
+    -- SKIP LOCKED: a settlement of a lease that has just ended holds it, and will find out by itself.
+    SELECT array_agg(expired.number) INTO v_leases FROM (
+        SELECT number FROM "outbox"."outbox_lease"
+        WHERE number > (SELECT last_value FROM "outbox"."outbox_lease_mark") AND until <= p_now
+        ORDER BY number LIMIT 1000 FOR UPDATE SKIP LOCKED) AS expired;
+    IF v_leases IS NULL THEN
+        RETURN;
+    END IF;
+
+    UPDATE "outbox"."outbox" AS event
+    SET class = CASE WHEN event.ordering_key IS NULL THEN 'waiting' ELSE 'held' END,
+        available_at = p_now,
+        claim_count = event.claim_count + lost.guilty::integer,
+        alone = CASE WHEN lost.alone = 0 THEN 1 ELSE 2 END
+    FROM (
+        SELECT lease.alone, unnest(lease.ids) AS id,
+            lease.alone > 0 AND pg_postmaster_start_time() < lease.created_at
+            AND count(*) FILTER (WHERE lease.alone > 0) OVER (PARTITION BY lease.worker) = 1 AS guilty
+        FROM "outbox"."outbox_lease" AS lease WHERE lease.number = ANY (v_leases)) AS lost
+    WHERE event.id = lost.id AND event.status = 'pending';
+
+    FOR v_key IN
+        SELECT DISTINCT event.tenant_id, event.ordering_key
+        FROM "outbox"."outbox_lease" AS lease CROSS JOIN unnest(lease.ids) AS lost (id)
+        JOIN "outbox"."outbox" AS event ON event.id = lost.id
+        WHERE lease.number = ANY (v_leases) AND event.ordering_key IS NOT NULL
+    LOOP
+        PERFORM "outbox"."outbox_promote"(v_key.tenant_id, v_key.ordering_key, p_now);
+    END LOOP;
+
+    DELETE FROM "outbox"."outbox_lease" WHERE number = ANY (v_leases);
+END
+$$;
+
+-- The event types that have barred events and are not among p_shut: a skip scan, a probe per type.
+CREATE FUNCTION "outbox"."outbox_open_types"(p_shut text[]) RETURNS text[] LANGUAGE plpgsql
+    SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    v_type text := '';
+    v_open text[] := '{}';
+BEGIN
+    LOOP
+        SELECT event_type INTO v_type FROM "outbox"."outbox"
+            WHERE status = 'pending' AND class = 'barred' AND event_type > v_type ORDER BY event_type LIMIT 1;
+        EXIT WHEN v_type IS NULL OR cardinality(v_open) >= 100;
+        IF v_type <> ALL (p_shut) THEN
+            v_open := v_open || v_type;
+        END IF;
+    END LOOP;
+    RETURN v_open;
+END
+$$;
+
+-- Whether a claim could find anything. Asked before the lock is taken, so that idle relays do not queue for it.
+CREATE FUNCTION "outbox"."outbox_has_work"() RETURNS boolean LANGUAGE plpgsql
+    SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+BEGIN
+    RETURN EXISTS (SELECT FROM "outbox"."outbox" WHERE status = 'pending' AND class = 'fresh'
+            AND seq > (SELECT last_value FROM "outbox"."outbox_mark"))
+        OR EXISTS (SELECT FROM "outbox"."outbox" WHERE status = 'pending' AND class IN ('scheduled', 'waiting')
+            AND available_at <= clock_timestamp())
+        OR EXISTS (SELECT FROM "outbox"."outbox" WHERE status = 'pending' AND class = 'barred')
+        OR EXISTS (SELECT FROM "outbox"."outbox_lease"
+            WHERE number > (SELECT last_value FROM "outbox"."outbox_lease_mark") AND until <= clock_timestamp());
+END
+$$;
+
+-- What one look at the candidates found: lists that run side by side.
+CREATE TYPE "outbox"."outbox_look" AS (
+    seen integer, last bigint,
+    fresh_ids uuid[], fresh_seqs bigint[], fresh_keys text[], fresh_bytes integer[],
+    due_ids uuid[], due_seqs bigint[], due_keys text[], due_bytes integer[], due_alone smallint[],
+    hold_ids uuid[], hold_seqs bigint[],
+    bar_ids uuid[], bar_seqs bigint[],
+    full_ids uuid[], full_seqs bigint[],
+    busy_ids uuid[], busy_seqs bigint[], busy_keys text[]);
+
+-- Looks at fresh events after p_from and, if p_due, at those due by the clock or barred until now, and judges each:
+--   take   may be claimed
+--   bar    its type is paused
+--   full   the relay has no room for its type
+--   busy   its key is in flight in some lease
+--   hold   its key is blocked, or an earlier event of its key stands in line
+--   later  an earlier event of its key is not taken either, or may be beyond what was read
+CREATE FUNCTION "outbox"."outbox_look"(
+    p_from bigint, p_window integer, p_due boolean, p_alone_max integer, p_full text[], p_now timestamptz)
+    RETURNS "outbox"."outbox_look" LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_lease_mark bigint;
+    v_paused text[];
+    v_blocked boolean;
+    v_line boolean;
+    v_barred text[] := '{}';
+    v_look "outbox"."outbox_look";
+BEGIN
+    SELECT last_value INTO v_lease_mark FROM "outbox"."outbox_lease_mark";
+    SELECT coalesce(array_agg(name) FILTER (WHERE scope = 'type'), '{}'), coalesce(bool_or(scope = 'key'), false)
+        INTO v_paused, v_blocked FROM "outbox"."outbox_block";
+    v_line := EXISTS (SELECT FROM "outbox"."outbox"
+        WHERE status = 'pending' AND class <> 'fresh' AND ordering_key IS NOT NULL);
+    IF p_due AND EXISTS (SELECT FROM "outbox"."outbox" WHERE status = 'pending' AND class = 'barred') THEN
+        v_barred := "outbox"."outbox_open_types"(v_paused || p_full);
+    END IF;
+
+    WITH flight AS MATERIALIZED (
+        SELECT unnest(ids) AS id FROM "outbox"."outbox_lease" WHERE number > v_lease_mark),
+    busy AS MATERIALIZED (
+        SELECT DISTINCT key FROM "outbox"."outbox_lease" CROSS JOIN unnest(keys) AS of (key)
+        WHERE number > v_lease_mark AND keys IS NOT NULL AND key IS NOT NULL),
+    fresh AS MATERIALIZED (
+        SELECT seq, id, tenant_id, ordering_key, event_type, class, alone, pg_column_size(payload) AS bytes, available_at
+        FROM "outbox"."outbox"
+        WHERE status = 'pending' AND class = 'fresh' AND seq > p_from AND id NOT IN (SELECT id FROM flight)
+        ORDER BY seq LIMIT p_window),
+    horizon AS MATERIALIZED (
+        SELECT CASE WHEN count(*) = p_window THEN max(seq) ELSE 9223372036854775807 END AS seq FROM fresh),
+    due AS MATERIALIZED (
+        SELECT seq, id, tenant_id, ordering_key, event_type, class, alone, pg_column_size(payload) AS bytes, available_at
+        FROM "outbox"."outbox"
+        WHERE p_due AND status = 'pending' AND class IN ('scheduled', 'waiting') AND available_at <= p_now
+            AND alone <= p_alone_max AND id NOT IN (SELECT id FROM flight)
+        ORDER BY available_at, seq LIMIT p_window),
+    barred AS MATERIALIZED (
+        SELECT event.* FROM unnest(v_barred) AS open (event_type) CROSS JOIN LATERAL (
+            SELECT seq, id, tenant_id, ordering_key, event_type, class, alone, pg_column_size(payload) AS bytes, available_at
+            FROM "outbox"."outbox" AS event
+            WHERE status = 'pending' AND class = 'barred' AND event.event_type = open.event_type
+                AND alone <= p_alone_max AND id NOT IN (SELECT id FROM flight)
+            ORDER BY event.event_type, seq LIMIT p_window) AS event
+        LIMIT p_window),
+    -- Keys with a fresh event whose type may not run: what comes after it waits.
+    stuck AS MATERIALIZED (
+        SELECT tenant_id, ordering_key, min(seq) AS seq FROM fresh
+        WHERE ordering_key IS NOT NULL AND cardinality(v_paused) + cardinality(p_full) > 0
+            AND (event_type = ANY (v_paused) OR event_type = ANY (p_full))
+        GROUP BY tenant_id, ordering_key),
+    candidate AS (SELECT * FROM fresh UNION ALL SELECT * FROM due UNION ALL SELECT * FROM barred),
+    judged AS MATERIALIZED (
+        SELECT seq, id, class, alone, bytes, available_at,
+            CASE WHEN ordering_key IS NOT NULL THEN "outbox"."outbox_key"(tenant_id, ordering_key) END AS key,
+            CASE
+                WHEN event_type = ANY (v_paused) THEN 'bar'
+                WHEN event_type = ANY (p_full) THEN 'full'
+                WHEN ordering_key IS NULL THEN 'take'
+                WHEN "outbox"."outbox_key"(tenant_id, ordering_key) IN (SELECT key FROM busy) THEN 'busy'
+                WHEN v_blocked AND EXISTS (
+                    SELECT FROM "outbox"."outbox_block" AS block WHERE block.scope = 'key'
+                        AND block.tenant_id = candidate.tenant_id AND block.name = candidate.ordering_key) THEN 'hold'
+                WHEN v_line AND EXISTS (
+                    SELECT FROM "outbox"."outbox" AS earlier
+                    WHERE earlier.tenant_id = candidate.tenant_id AND earlier.ordering_key = candidate.ordering_key
+                        AND earlier.status = 'pending' AND earlier.class <> 'fresh' AND earlier.seq < candidate.seq
+                        AND NOT (earlier.class = 'scheduled' AND earlier.available_at > p_now)) THEN 'hold'
+                WHEN EXISTS (
+                    SELECT FROM stuck WHERE stuck.tenant_id = candidate.tenant_id
+                        AND stuck.ordering_key = candidate.ordering_key AND stuck.seq < candidate.seq) THEN 'later'
+                WHEN class <> 'fresh' AND (seq > (SELECT seq FROM horizon) OR EXISTS (
+                    SELECT FROM fresh WHERE fresh.tenant_id = candidate.tenant_id
+                        AND fresh.ordering_key = candidate.ordering_key AND fresh.seq < candidate.seq)) THEN 'later'
+                ELSE 'take'
+            END AS verdict
+        FROM candidate)
+    SELECT
+        count(*) FILTER (WHERE class = 'fresh'), max(seq) FILTER (WHERE class = 'fresh'),
+        array_agg(id ORDER BY seq) FILTER (WHERE class = 'fresh' AND verdict = 'take'),
+        array_agg(seq ORDER BY seq) FILTER (WHERE class = 'fresh' AND verdict = 'take'),
+        array_agg(key ORDER BY seq) FILTER (WHERE class = 'fresh' AND verdict = 'take'),
+        array_agg(bytes ORDER BY seq) FILTER (WHERE class = 'fresh' AND verdict = 'take'),
+        array_agg(id ORDER BY available_at, seq) FILTER (WHERE class <> 'fresh' AND verdict = 'take'),
+        array_agg(seq ORDER BY available_at, seq) FILTER (WHERE class <> 'fresh' AND verdict = 'take'),
+        array_agg(key ORDER BY available_at, seq) FILTER (WHERE class <> 'fresh' AND verdict = 'take'),
+        array_agg(bytes ORDER BY available_at, seq) FILTER (WHERE class <> 'fresh' AND verdict = 'take'),
+        array_agg(alone ORDER BY available_at, seq) FILTER (WHERE class <> 'fresh' AND verdict = 'take'),
+        array_agg(id) FILTER (WHERE verdict = 'hold'),
+        array_agg(seq) FILTER (WHERE verdict = 'hold'),
+        array_agg(id) FILTER (WHERE verdict = 'bar' OR verdict = 'full' AND class <> 'fresh'),
+        array_agg(seq) FILTER (WHERE verdict = 'bar' OR verdict = 'full' AND class <> 'fresh'),
+        array_agg(id) FILTER (WHERE verdict = 'full' AND class = 'fresh'),
+        array_agg(seq) FILTER (WHERE verdict = 'full' AND class = 'fresh'),
+        array_agg(id) FILTER (WHERE verdict IN ('busy', 'later') AND class = 'fresh'),
+        array_agg(seq) FILTER (WHERE verdict IN ('busy', 'later') AND class = 'fresh'),
+        array_agg(key) FILTER (WHERE verdict IN ('busy', 'later') AND class = 'fresh')
+    INTO v_look FROM judged;
+    RETURN v_look;
+END
+$$;
+
+-- Puts events that a claim may not take where they are found when they may run, so that the next claim need not pass them.
+CREATE FUNCTION "outbox"."outbox_set_aside"(p_class text, p_ids uuid[], p_seqs bigint[]) RETURNS void LANGUAGE plpgsql
+    SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+BEGIN
+    UPDATE "outbox"."outbox" SET class = p_class
+    WHERE id = ANY (p_ids) AND seq = ANY (p_seqs) AND status = 'pending';
+END
+$$;
+
+-- Clears the way when a window of fresh events was full and held too few that can be taken: events without room for
+-- their type are barred, followers of a key in flight are held. The settlement that frees the key makes the first of
+-- them due, so it must not slip through in between: the leases of those keys are locked until this claim commits.
+-- A lease that is being settled right now cannot be locked; followers of its keys stay where they are.
+CREATE FUNCTION "outbox"."outbox_clear_the_way"(p_look "outbox"."outbox_look") RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_locked bigint[];
+    v_ids uuid[];
+    v_seqs bigint[];
+BEGIN
+    IF p_look.full_ids IS NOT NULL THEN
+        PERFORM "outbox"."outbox_set_aside"('barred', p_look.full_ids, p_look.full_seqs);
+    END IF;
+    IF p_look.busy_ids IS NULL THEN
+        RETURN;
+    END IF;
+    SELECT array_agg(free.number) INTO v_locked FROM (
+        SELECT number FROM "outbox"."outbox_lease"
+        WHERE number > (SELECT last_value FROM "outbox"."outbox_lease_mark") AND keys IS NOT NULL
+        ORDER BY number FOR SHARE SKIP LOCKED) AS free;
+    SELECT array_agg(follower.id), array_agg(follower.seq) INTO v_ids, v_seqs
+        FROM unnest(p_look.busy_ids, p_look.busy_seqs, p_look.busy_keys) AS follower (id, seq, key)
+        WHERE follower.key NOT IN (
+            SELECT taken.key FROM "outbox"."outbox_lease" AS lease CROSS JOIN unnest(lease.keys) AS taken (key)
+            WHERE lease.number <> ALL (coalesce(v_locked, '{}')) AND taken.key IS NOT NULL);
+    IF v_ids IS NOT NULL THEN
+        PERFORM "outbox"."outbox_set_aside"('held', v_ids, v_seqs);
+    END IF;
+END
+$$;
+
+-- The events held behind due ones of their keys: up to p_room, in order, without a gap.
+CREATE FUNCTION "outbox"."outbox_followers"(p_heads bigint[], p_head_ids uuid[], p_room integer, p_shut text[], p_now timestamptz)
+    RETURNS TABLE (id uuid, seq bigint, key text, bytes integer) LANGUAGE plpgsql
+    SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    SELECT follower.id, follower.seq, "outbox"."outbox_key"(head.tenant_id, head.ordering_key), follower.bytes
+    FROM "outbox"."outbox" AS head
+    CROSS JOIN LATERAL (
+        SELECT line.*, bool_and(line.fits) OVER (ORDER BY line.seq) AS unbroken FROM (
+            SELECT next.id, next.seq, pg_column_size(next.payload) AS bytes,
+                next.class = 'held' AND next.alone = 0 AND next.event_type <> ALL (p_shut) AS fits
+            FROM "outbox"."outbox" AS next
+            WHERE next.tenant_id = head.tenant_id AND next.ordering_key = head.ordering_key AND next.seq > head.seq
+                AND next.status = 'pending' AND next.class <> 'fresh'
+                AND NOT (next.class = 'scheduled' AND next.available_at > p_now)
+            ORDER BY next.tenant_id, next.ordering_key, next.seq LIMIT p_room) AS line) AS follower
+    WHERE head.id = ANY (p_head_ids) AND head.seq = ANY (p_heads) AND head.ordering_key IS NOT NULL AND follower.unbroken
+    ORDER BY follower.seq LIMIT p_room;
+END
+$$;
+
+-- Writes a lease. Claims without keys commit asynchronously: losing one in a crash of the server means a second
+-- delivery. A lost lease with keys would let another relay overtake the first within a key.
+CREATE FUNCTION "outbox"."outbox_lease_out"(
+    p_worker uuid, p_secret bigint, p_ids uuid[], p_keys text[], p_alone integer, p_now timestamptz, p_lease interval)
+    RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    v_number bigint;
+    v_keyed boolean := array_remove(p_keys, NULL) <> '{}';
+BEGIN
+    IF NOT v_keyed AND current_setting('synchronous_commit') <> 'off' THEN
+        PERFORM set_config('synchronous_commit', 'off', true);
+    END IF;
+    INSERT INTO "outbox"."outbox_lease" (secret, worker, ids, keys, alone, created_at, until)
+        VALUES (p_secret, p_worker, p_ids, CASE WHEN v_keyed THEN p_keys END, p_alone, p_now, p_now + p_lease)
+        RETURNING number INTO v_number;
+    RETURN v_number;
+END
+$$;
+
+-- Leases due events for p_lease: up to p_limit, up to p_max_bytes of payload (but one at least), no type of p_full.
+-- Returns a row per lease. Payloads are read afterwards: a backend blocked in sending them would keep its locks.
+--
+-- Claims take turns by lock 1. The lock is taken in a statement of its own: the statements after it see every lease,
+-- retry and hold that was committed before. Taken in the same statement, it would be waited for with an older view,
+-- and two relays could take one event, or one overtake another within a key.
+CREATE FUNCTION "outbox"."outbox_claim"(
+    p_worker uuid, p_secret bigint, p_limit integer, p_max_bytes bigint, p_lease interval, p_full text[])
+    RETURNS TABLE (lease bigint, ids uuid[], seqs bigint[]) LANGUAGE plpgsql
+    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_mergejoin = off
+    SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_variable
+DECLARE
+    v_now timestamptz;
+    v_lease_mark bigint;
+    v_alone_max integer;
+    v_from bigint;
+    v_window integer := p_limit;
+    v_look "outbox"."outbox_look";
+    v_due "outbox"."outbox_look";
+    v_fresh_ids uuid[] := '{}';  v_fresh_seqs bigint[] := '{}';  v_fresh_keys text[] := '{}';  v_fresh_bytes integer[] := '{}';
+    v_ids uuid[] := '{}';        v_seqs bigint[] := '{}';        v_keys text[] := '{}';        v_bytes integer[] := '{}';
+    v_lone_ids uuid[] := '{}';   v_lone_seqs bigint[] := '{}';   v_lone_keys text[] := '{}';   v_lone integer := 0;
+    v_room integer;
+    v_keep integer;
+    v_follower record;
+BEGIN
+    PERFORM "outbox"."outbox_require_read_committed"();
+    IF NOT "outbox"."outbox_has_work"() THEN
+        RETURN;
+    END IF;
+    PERFORM pg_advisory_xact_lock("outbox"."outbox_lock_number"(1));
+    v_now := clock_timestamp();
+    PERFORM "outbox"."outbox_take_back"(v_now);
+
+    SELECT last_value INTO v_lease_mark FROM "outbox"."outbox_lease_mark";
+    SELECT last_value INTO v_from FROM "outbox"."outbox_mark";
+    -- A relay with a lone lease of the strictest kind takes no other; one that has any takes none of that kind.
+    SELECT CASE max(held.alone) WHEN 2 THEN 0 WHEN 1 THEN 1 ELSE 2 END INTO v_alone_max
+        FROM "outbox"."outbox_lease" AS held WHERE held.number > v_lease_mark AND held.worker = p_worker;
+
+    FOR pass IN 1..8 LOOP
+        v_look := "outbox"."outbox_look"(v_from, v_window, pass = 1, v_alone_max, p_full, v_now);
+        IF pass = 1 THEN
+            v_due := v_look;
+        END IF;
+        v_fresh_ids := v_fresh_ids || v_look.fresh_ids;    v_fresh_seqs := v_fresh_seqs || v_look.fresh_seqs;
+        v_fresh_keys := v_fresh_keys || v_look.fresh_keys; v_fresh_bytes := v_fresh_bytes || v_look.fresh_bytes;
+        IF v_look.hold_ids IS NOT NULL THEN
+            PERFORM "outbox"."outbox_set_aside"('held', v_look.hold_ids, v_look.hold_seqs);
+        END IF;
+        IF v_look.bar_ids IS NOT NULL THEN
+            PERFORM "outbox"."outbox_set_aside"('barred', v_look.bar_ids, v_look.bar_seqs);
+        END IF;
+        EXIT WHEN v_look.seen < v_window OR cardinality(v_fresh_ids) >= p_limit;
+        PERFORM "outbox"."outbox_clear_the_way"(v_look);
+        v_from := v_look.last;
+        v_window := least(v_window * 4, 2000);
+    END LOOP;
+
+    -- Due events and fresh ones each get half of the claim at least; what one leaves, the other takes.
+    v_room := least(
+        coalesce(cardinality(v_due.due_ids), 0),
+        greatest(p_limit - cardinality(v_fresh_ids), (p_limit + (random() < 0.5)::integer) / 2));
+    FOR i IN 1..v_room LOOP
+        IF v_due.due_alone[i] = 0 THEN
+            v_ids := v_ids || v_due.due_ids[i];   v_seqs := v_seqs || v_due.due_seqs[i];
+            v_keys := v_keys || v_due.due_keys[i]; v_bytes := v_bytes || v_due.due_bytes[i];
+        -- The first suspect decides: one of the strictest kind stays the only one.
+        ELSIF v_lone = 0 OR (v_lone = 1 AND v_due.due_alone[i] = 1) THEN
+            v_lone := v_due.due_alone[i];
+            v_lone_ids := v_lone_ids || v_due.due_ids[i]; v_lone_seqs := v_lone_seqs || v_due.due_seqs[i];
+            v_lone_keys := v_lone_keys || v_due.due_keys[i];
+        END IF;
+    END LOOP;
+    v_room := p_limit - cardinality(v_ids) - cardinality(v_lone_ids);
+    IF v_room > 0 AND array_remove(v_keys, NULL) <> '{}' THEN
+        FOR v_follower IN SELECT * FROM "outbox"."outbox_followers"(
+            v_seqs, v_ids, greatest(v_room - cardinality(v_fresh_ids), v_room / 2), p_full, v_now)
+        LOOP
+            v_ids := v_ids || v_follower.id;    v_seqs := v_seqs || v_follower.seq;
+            v_keys := v_keys || v_follower.key; v_bytes := v_bytes || v_follower.bytes;
+        END LOOP;
+        v_room := p_limit - cardinality(v_ids) - cardinality(v_lone_ids);
+    END IF;
+    v_ids := v_ids || v_fresh_ids[1:v_room];    v_seqs := v_seqs || v_fresh_seqs[1:v_room];
+    v_keys := v_keys || v_fresh_keys[1:v_room]; v_bytes := v_bytes || v_fresh_bytes[1:v_room];
+    SELECT count(*) INTO v_keep FROM (
+        SELECT n, sum(size) OVER (ORDER BY n) AS total FROM unnest(v_bytes) WITH ORDINALITY AS event (size, n)) AS sized
+        WHERE total <= p_max_bytes OR n = 1;
+
+    FOR i IN 1..cardinality(v_lone_ids) LOOP
+        lease := "outbox"."outbox_lease_out"(
+            p_worker, p_secret, v_lone_ids[i:i], v_lone_keys[i:i], v_lone, v_now, p_lease);
+        ids := v_lone_ids[i:i];
+        seqs := v_lone_seqs[i:i];
+        RETURN NEXT;
+    END LOOP;
+    IF v_keep > 0 THEN
+        ids := v_ids[1:v_keep];
+        seqs := v_seqs[1:v_keep];
+        lease := "outbox"."outbox_lease_out"(p_worker, p_secret, ids, v_keys[1:v_keep], 0, v_now, p_lease);
+        RETURN NEXT;
+    END IF;
+    PERFORM "outbox"."outbox_move_lease_mark"(v_lease_mark);
+END
+$$;
+
+-- Moves the mark of the ledger up to its first live lease. Leases are written under lock 1 only, so none can appear below.
+CREATE FUNCTION "outbox"."outbox_move_lease_mark"(p_mark bigint) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_first bigint;
+BEGIN
+    SELECT number INTO v_first FROM "outbox"."outbox_lease" WHERE number > p_mark ORDER BY number LIMIT 1;
+    IF v_first - 1 >= p_mark + 32 THEN
+        PERFORM setval('"outbox"."outbox_lease_mark"', v_first - 1);
+    END IF;
+END
+$$;

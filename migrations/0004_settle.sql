@@ -1,0 +1,179 @@
+-- Ending claims.
+
+-- Records the outcome of one event that was not completed. The caller has made sure that its lease holds.
+--   retry     tried in vain: due again after p_after, behind nobody and before its key's later events
+--   failed    given up; what becomes of its key is p_key_policy: go_on, stop, park
+--   released  not tried: as it was, or due again after p_after
+CREATE FUNCTION "outbox"."outbox_settle_one"(
+    p_id uuid, p_seq bigint, p_kind text, p_after interval, p_error text, p_done text[], p_key_policy text, p_now timestamptz)
+    RETURNS void LANGUAGE plpgsql
+    SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+BEGIN
+    CASE p_kind
+    WHEN 'retry' THEN
+        UPDATE "outbox"."outbox"
+        SET class = 'waiting', available_at = p_now + p_after, retry_count = retry_count + 1, alone = 0,
+            error = p_error, done_parts = p_done
+        WHERE id = p_id AND seq = p_seq AND status = 'pending';
+    WHEN 'failed' THEN
+        UPDATE "outbox"."outbox"
+        SET status = 'failed', processed_at = p_now, retry_count = retry_count + 1, alone = 0,
+            error = p_error, done_parts = p_done
+        WHERE id = p_id AND seq = p_seq AND status = 'pending';
+        INSERT INTO "outbox"."outbox_block" (scope, tenant_id, name, reason, event_id)
+        SELECT 'key', event.tenant_id, event.ordering_key, CASE p_key_policy WHEN 'stop' THEN 'stopped' ELSE 'parked' END, p_id
+        FROM "outbox"."outbox" AS event
+        WHERE event.id = p_id AND event.seq = p_seq AND event.ordering_key IS NOT NULL AND p_key_policy IN ('stop', 'park')
+        ON CONFLICT DO NOTHING;
+    WHEN 'released' THEN
+        IF p_after > interval '0' THEN
+            UPDATE "outbox"."outbox" SET class = 'waiting', available_at = p_now + p_after, done_parts = p_done
+            WHERE id = p_id AND seq = p_seq AND status = 'pending';
+        ELSIF p_done <> '{}' THEN
+            UPDATE "outbox"."outbox" SET done_parts = p_done
+            WHERE id = p_id AND seq = p_seq AND status = 'pending';
+        END IF;
+    END CASE;
+END
+$$;
+
+-- Takes settled events out of a lease, ends it if none is left, and lets the next event of each freed key come up.
+CREATE FUNCTION "outbox"."outbox_shrink_lease"(p_number bigint, p_settled uuid[], p_now timestamptz)
+    RETURNS void LANGUAGE plpgsql
+    SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    v_lease "outbox"."outbox_lease";
+    v_ids uuid[];
+    v_keys text[];
+    v_key text;
+BEGIN
+    SELECT * INTO v_lease FROM "outbox"."outbox_lease" WHERE number = p_number;
+    IF cardinality(v_lease.ids) > cardinality(p_settled) THEN
+        SELECT array_agg(event.id ORDER BY event.n), array_agg(event.key ORDER BY event.n) INTO v_ids, v_keys
+            FROM unnest(v_lease.ids, v_lease.keys) WITH ORDINALITY AS event (id, key, n)
+            WHERE event.id NOT IN (SELECT unnest(p_settled));
+    END IF;
+    IF v_ids IS NULL THEN
+        DELETE FROM "outbox"."outbox_lease" WHERE number = p_number;
+    ELSE
+        UPDATE "outbox"."outbox_lease"
+        SET ids = v_ids, keys = CASE WHEN v_lease.keys IS NOT NULL AND array_remove(v_keys, NULL) <> '{}' THEN v_keys END
+        WHERE number = p_number;
+    END IF;
+
+    IF v_lease.keys IS NOT NULL AND EXISTS (SELECT FROM "outbox"."outbox"
+        WHERE status = 'pending' AND class <> 'fresh' AND ordering_key IS NOT NULL)
+    THEN
+        FOR v_key IN
+            SELECT DISTINCT freed.key FROM unnest(v_lease.keys) AS freed (key)
+            WHERE freed.key IS NOT NULL
+                AND freed.key NOT IN (SELECT kept.key FROM unnest(v_keys) AS kept (key) WHERE kept.key IS NOT NULL)
+        LOOP
+            PERFORM "outbox"."outbox_promote"(
+                "outbox"."outbox_key_tenant"(v_key), "outbox"."outbox_key_name"(v_key), p_now);
+        END LOOP;
+    END IF;
+END
+$$;
+
+-- Records outcomes, and returns the events that were no longer held: nothing was changed for those.
+--
+-- p_leases, p_secrets: the tokens. p_done_lease, p_done_ids, p_done_seqs: completed events, side by side.
+-- p_rest: the others, [{"lease", "id", "seq", "kind": retry | failed | released, "after_ms", "error", "done", "key_policy"}].
+-- p_async: whether a crash of the server may forget this (the events are then delivered again).
+-- p_delete: delete completed events instead of keeping them.
+CREATE FUNCTION "outbox"."outbox_settle"(
+    p_leases bigint[], p_secrets bigint[], p_done_lease bigint[], p_done_ids uuid[], p_done_seqs bigint[],
+    p_rest json, p_async boolean, p_delete boolean)
+    RETURNS TABLE (lost_lease bigint, lost_seq bigint) LANGUAGE plpgsql
+    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_mergejoin = off
+    SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    v_now timestamptz;
+    v_live bigint[];
+    v_ids uuid[];
+    v_seqs bigint[];
+    v_gone_lease bigint[];
+    v_gone_ids uuid[];
+    v_rest record;
+    v_lease record;
+BEGIN
+    PERFORM "outbox"."outbox_require_read_committed"();
+    IF p_async AND current_setting('synchronous_commit') <> 'off' THEN
+        PERFORM set_config('synchronous_commit', 'off', true);
+    END IF;
+    -- ORDER: the clock is read after the rows are locked, or a lease could end while this waits for them.
+    PERFORM FROM "outbox"."outbox_lease" WHERE number = ANY (p_leases) ORDER BY number FOR UPDATE;
+    v_now := clock_timestamp();
+    SELECT coalesce(array_agg(lease.number), '{}') INTO v_live
+        FROM unnest(p_leases, p_secrets) AS token (number, secret)
+        JOIN "outbox"."outbox_lease" AS lease ON lease.number = token.number AND lease.secret = token.secret
+        WHERE lease.until > v_now;
+
+    WITH held AS MATERIALIZED (
+        SELECT lease.number, unnest(lease.ids) AS id FROM "outbox"."outbox_lease" AS lease WHERE lease.number = ANY (v_live))
+    SELECT array_agg(done.id), array_agg(done.seq), array_agg(done.lease) INTO v_ids, v_seqs, v_gone_lease
+        FROM unnest(p_done_lease, p_done_ids, p_done_seqs) AS done (lease, id, seq)
+        WHERE (done.lease, done.id) IN (SELECT number, id FROM held);
+    v_gone_ids := v_ids;
+    IF p_delete THEN
+        DELETE FROM "outbox"."outbox" WHERE id = ANY (v_ids) AND seq = ANY (v_seqs) AND status = 'pending';
+    ELSE
+        UPDATE "outbox"."outbox" SET status = 'completed', processed_at = v_now
+        WHERE id = ANY (v_ids) AND seq = ANY (v_seqs) AND status = 'pending';
+    END IF;
+    IF coalesce(cardinality(v_ids), 0) < cardinality(p_done_ids) THEN
+        RETURN QUERY SELECT done.lease, done.seq FROM unnest(p_done_lease, p_done_ids, p_done_seqs) AS done (lease, id, seq)
+            WHERE (done.lease, done.id) NOT IN (SELECT gone.lease, gone.id FROM unnest(v_gone_lease, v_gone_ids) AS gone (lease, id));
+    END IF;
+
+    IF p_rest IS NOT NULL THEN
+        FOR v_rest IN
+            SELECT rest.*, EXISTS (SELECT FROM "outbox"."outbox_lease" AS lease
+                WHERE lease.number = rest.lease AND lease.number = ANY (v_live) AND rest.id = ANY (lease.ids)) AS held
+            FROM json_to_recordset(p_rest) AS rest (
+                lease bigint, id uuid, seq bigint, kind text, after_ms bigint, error text, done text[], key_policy text)
+        LOOP
+            IF v_rest.held THEN
+                PERFORM "outbox"."outbox_settle_one"(v_rest.id, v_rest.seq, v_rest.kind,
+                    v_rest.after_ms * interval '1 millisecond', v_rest.error, v_rest.done, v_rest.key_policy, v_now);
+                v_gone_lease := v_gone_lease || v_rest.lease;
+                v_gone_ids := v_gone_ids || v_rest.id;
+            ELSE
+                lost_lease := v_rest.lease;
+                lost_seq := v_rest.seq;
+                RETURN NEXT;
+            END IF;
+        END LOOP;
+    END IF;
+
+    FOR v_lease IN
+        SELECT gone.lease AS number, array_agg(gone.id) AS ids FROM unnest(v_gone_lease, v_gone_ids) AS gone (lease, id)
+        GROUP BY gone.lease ORDER BY gone.lease
+    LOOP
+        PERFORM "outbox"."outbox_shrink_lease"(v_lease.number, v_lease.ids, v_now);
+    END LOOP;
+END
+$$;
+
+-- Keeps leases for another p_lease, and returns the numbers of those that were lost.
+CREATE FUNCTION "outbox"."outbox_extend"(p_leases bigint[], p_secrets bigint[], p_lease interval)
+    RETURNS bigint[] LANGUAGE plpgsql
+    SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    v_now timestamptz;
+    v_lost bigint[];
+BEGIN
+    PERFORM "outbox"."outbox_require_read_committed"();
+    PERFORM FROM "outbox"."outbox_lease" WHERE number = ANY (p_leases) ORDER BY number FOR UPDATE;
+    v_now := clock_timestamp();
+    WITH kept AS (
+        UPDATE "outbox"."outbox_lease" AS lease SET until = v_now + p_lease
+        FROM unnest(p_leases, p_secrets) AS token (number, secret)
+        WHERE lease.number = token.number AND lease.secret = token.secret AND lease.until > v_now
+        RETURNING lease.number)
+    SELECT coalesce(array_agg(token.number), '{}') INTO v_lost
+        FROM unnest(p_leases) AS token (number) WHERE token.number NOT IN (SELECT number FROM kept);
+    RETURN v_lost;
+END
+$$;

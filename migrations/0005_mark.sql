@@ -1,0 +1,123 @@
+-- The low-water mark: no fresh event has a number up to it, so claims start there and never pass over the dead index
+-- entries of what was settled before, however old the oldest snapshot is.
+--
+-- Numbers are not committed in order, so the mark moves by an exact rule, in two steps with time between them:
+--   1. Read the candidate, then who may still be writing: everyone who holds a writing lock on the table. A publisher
+--      takes that lock before it draws its number, so whoever drew one below the candidate is among them or has ended.
+--   2. When they all have ended, look once more below the candidate. A transaction's rows are visible before its locks
+--      are gone, so nothing can appear there any more.
+-- A relay that dies in between leaves nothing behind: the candidate is in its memory. Several relays may do this at
+-- once: each moves the mark to a place it has proven, and a lower one is only slower.
+
+-- Step 1. Returns NULL for the candidate when the mark cannot move.
+CREATE FUNCTION "outbox"."outbox_mark_candidate"(OUT candidate bigint, OUT writers text[]) LANGUAGE plpgsql
+    SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    v_mark bigint;
+    v_first bigint;
+BEGIN
+    SELECT last_value INTO v_mark FROM "outbox"."outbox_mark";
+    SELECT CASE WHEN is_called THEN last_value + 1 ELSE last_value END INTO candidate FROM "outbox"."outbox_seq";
+    SELECT seq INTO v_first FROM "outbox"."outbox"
+        WHERE status = 'pending' AND class = 'fresh' AND seq > v_mark ORDER BY seq LIMIT 1;
+    candidate := least(candidate, v_first);
+    IF candidate <= v_mark + 1 THEN
+        candidate := NULL;
+        RETURN;
+    END IF;
+    -- ORDER: after the candidate was read.
+    SELECT coalesce(array_agg(DISTINCT virtualtransaction), '{}') INTO writers FROM pg_catalog.pg_locks
+        WHERE relation = '"outbox"."outbox"'::regclass AND locktype = 'relation'
+            AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
+            AND mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
+            AND pid IS DISTINCT FROM pg_backend_pid();
+END
+$$;
+
+-- Whether the role sees every row: no row security for it, or a policy for it that lets all through.
+CREATE FUNCTION "outbox"."outbox_sees_all"() RETURNS boolean LANGUAGE sql STABLE AS $$
+    SELECT NOT row_security_active('"outbox"."outbox"')
+        OR (EXISTS (
+                SELECT FROM pg_catalog.pg_policy
+                WHERE polrelid = '"outbox"."outbox"'::regclass AND polpermissive AND polcmd = '*'
+                    AND pg_get_expr(polqual, polrelid) = 'true'
+                    AND (0 = ANY (polroles) OR EXISTS (
+                        SELECT FROM unnest(polroles) AS role (oid) WHERE role.oid <> 0 AND pg_has_role(role.oid, 'USAGE'))))
+            AND NOT EXISTS (
+                SELECT FROM pg_catalog.pg_policy WHERE polrelid = '"outbox"."outbox"'::regclass AND NOT polpermissive))
+$$;
+
+-- Step 2. Returns whether it is done with the candidate; false means: ask again later.
+CREATE FUNCTION "outbox"."outbox_mark_move"(p_candidate bigint, p_writers text[]) RETURNS boolean LANGUAGE plpgsql
+    SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    v_mark bigint;
+    v_first bigint;
+BEGIN
+    PERFORM "outbox"."outbox_require_read_committed"();
+    -- A role that cannot see all rows would move the mark past those it cannot see.
+    IF NOT "outbox"."outbox_sees_all"() THEN
+        RETURN true;
+    END IF;
+    -- A prepared transaction has no process, and its lock is under another name than when it was read: any one stops the mark.
+    IF EXISTS (SELECT FROM pg_catalog.pg_locks
+        WHERE virtualtransaction = ANY (p_writers)
+            OR (pid IS NULL AND locktype = 'relation' AND relation = '"outbox"."outbox"'::regclass))
+    THEN
+        RETURN false;
+    END IF;
+    -- ORDER: after the writers were seen to have ended, with a view taken after that.
+    SELECT last_value INTO v_mark FROM "outbox"."outbox_mark";
+    SELECT seq INTO v_first FROM "outbox"."outbox"
+        WHERE status = 'pending' AND class = 'fresh' AND seq > v_mark AND seq < p_candidate ORDER BY seq LIMIT 1;
+    IF least(p_candidate, v_first) - 1 > v_mark THEN
+        PERFORM setval('"outbox"."outbox_mark"', least(p_candidate, v_first) - 1);
+    END IF;
+    RETURN true;
+END
+$$;
+
+-- The net under both: finds what nothing else would. Returns what it mended; all zero unless numbers or rows were
+-- changed by hand, or a dump was restored whose mark is younger than its rows.
+--   below     fresh events up to the mark
+--   stranded  keys whose line has no head that will become due, though nothing of them is in flight or blocked
+CREATE FUNCTION "outbox"."outbox_sweep"(OUT below bigint, OUT stranded bigint) LANGUAGE plpgsql
+    SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    v_mark bigint;
+    v_now timestamptz;
+    v_key record;
+BEGIN
+    PERFORM "outbox"."outbox_require_read_committed"();
+    PERFORM pg_advisory_xact_lock("outbox"."outbox_lock_number"(1));
+    v_now := clock_timestamp();
+    SELECT last_value INTO v_mark FROM "outbox"."outbox_mark";
+    IF v_mark > (SELECT last_value FROM "outbox"."outbox_seq") THEN
+        PERFORM setval('"outbox"."outbox_mark"', 0);
+        v_mark := 0;
+    END IF;
+    UPDATE "outbox"."outbox" SET class = 'waiting', available_at = v_now
+        WHERE status = 'pending' AND class = 'fresh' AND seq <= v_mark
+            AND id NOT IN (SELECT unnest(ids) FROM "outbox"."outbox_lease");
+    GET DIAGNOSTICS below = ROW_COUNT;
+
+    stranded := 0;
+    FOR v_key IN
+        SELECT first.tenant_id, first.ordering_key FROM (
+            SELECT DISTINCT ON (tenant_id, ordering_key) tenant_id, ordering_key, class FROM "outbox"."outbox"
+            WHERE status = 'pending' AND class <> 'fresh' AND ordering_key IS NOT NULL
+                AND NOT (class = 'scheduled' AND available_at > v_now)
+            ORDER BY tenant_id, ordering_key, seq) AS first
+        WHERE first.class = 'held'
+            AND "outbox"."outbox_key"(first.tenant_id, first.ordering_key) NOT IN (
+                SELECT taken.key FROM "outbox"."outbox_lease" CROSS JOIN unnest(keys) AS taken (key) WHERE taken.key IS NOT NULL)
+            AND NOT EXISTS (
+                SELECT FROM "outbox"."outbox_block" AS block
+                WHERE block.scope = 'key' AND block.tenant_id = first.tenant_id AND block.name = first.ordering_key)
+        LIMIT 1000
+    LOOP
+        PERFORM "outbox"."outbox_promote"(v_key.tenant_id, v_key.ordering_key, v_now);
+        stranded := stranded + 1;
+    END LOOP;
+END
+$$;

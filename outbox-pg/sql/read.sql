@@ -1,0 +1,5 @@
+-- Reads leased events. After the claim has committed, so that a slow network holds no lock.
+SELECT seq, id, event_type, aggregate_type, aggregate_id, ordering_key, tenant_id, payload, headers, created_at,
+    retry_count, claim_count, done_parts
+FROM "outbox"."outbox"
+WHERE id = ANY ($1) AND seq = ANY ($2) AND status = 'pending'

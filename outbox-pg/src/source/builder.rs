@@ -1,0 +1,262 @@
+//! Setting up a source.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use outbox_core::{ConfigError, SourceError};
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::{Connection, PgPool, Row};
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use uuid::Uuid;
+
+use super::PgSource;
+use super::claim::Claim;
+use super::error::source_error;
+use super::listener::{Ears, Hearing, Listener};
+use super::mark::Marker;
+use super::session::Sessions;
+use super::settle::Settle;
+use crate::sql::Sql;
+use crate::{MigrateError, Names, check_version};
+
+/// Sets up a [`PgSource`].
+#[derive(Clone)]
+pub struct PgSourceBuilder {
+    options: PgConnectOptions,
+    names: Names,
+    poll_only: bool,
+    pooler: bool,
+    fallback: Duration,
+    deadline: Duration,
+    asynchronous: bool,
+    delete: bool,
+}
+
+// By hand: the connection options show the password.
+impl std::fmt::Debug for PgSourceBuilder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PgSourceBuilder")
+            .field("host", &self.options.get_host())
+            .field("database", &self.options.get_database())
+            .field("names", &self.names)
+            .field("poll_only", &self.poll_only)
+            .field("pooler", &self.pooler)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A source could not be started.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// A setting cannot work.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The schema is missing, too old or too new.
+    #[error(transparent)]
+    Schema(#[from] MigrateError),
+    /// The role may not see every event, so it would deliver only some and never know.
+    #[error(
+        "role {role} cannot see every row of {table}: give it a policy FOR ALL USING (true), or the attribute BYPASSRLS"
+    )]
+    Blind {
+        /// The role that the relay connects as.
+        role: String,
+        /// The outbox.
+        table: String,
+    },
+    /// The database cannot be reached or refuses.
+    #[error("the outbox cannot be used")]
+    Source(#[from] SourceError),
+}
+
+impl PgSourceBuilder {
+    pub(super) fn new(options: PgConnectOptions) -> Self {
+        Self {
+            options,
+            names: Names::default(),
+            poll_only: false,
+            pooler: false,
+            fallback: Duration::from_millis(250),
+            deadline: Duration::from_secs(10),
+            asynchronous: false,
+            delete: false,
+        }
+    }
+
+    /// Sets where the outbox lives. Defaults to `outbox.outbox`.
+    #[must_use]
+    pub fn names(mut self, names: Names) -> Self {
+        self.names = names;
+        self
+    }
+
+    /// Does without LISTEN: the relay finds events by polling, at most [`fallback`](Self::fallback) after they were committed.
+    #[must_use]
+    pub fn poll_only(mut self) -> Self {
+        self.poll_only = true;
+        self
+    }
+
+    /// Works behind a pooler in transaction mode: no LISTEN, no prepared statements, no session settings.
+    ///
+    /// The role's default isolation has to be READ COMMITTED then, as it is unless somebody changed it.
+    #[must_use]
+    pub fn pooler(mut self) -> Self {
+        self.pooler = true;
+        self.poll_only = true;
+        self
+    }
+
+    /// Sets the longest pause between polls while nothing is listening. Defaults to 250 ms.
+    #[must_use]
+    pub fn fallback(mut self, fallback: Duration) -> Self {
+        self.fallback = fallback;
+        self
+    }
+
+    /// Sets how long one statement may take before its connection is given up. Defaults to 10 s.
+    ///
+    /// Keep it well under the lease, or a network that swallows packets costs the claims in flight.
+    #[must_use]
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// Settles without waiting for the disk: faster on a busy one. A crash of the server may forget the last moments of
+    /// settlements; their events are then delivered again, as at-least-once allows. Off by default.
+    #[must_use]
+    pub fn settle_asynchronously(mut self) -> Self {
+        self.asynchronous = true;
+        self
+    }
+
+    /// Deletes events when they are completed instead of keeping them. Off by default.
+    ///
+    /// A completed event's id is forgotten with it: publishing it again publishes a new event.
+    #[must_use]
+    pub fn delete_completed(mut self) -> Self {
+        self.delete = true;
+        self
+    }
+
+    /// Connects, checks what the relay needs, and starts listening.
+    ///
+    /// # Errors
+    /// [`StartError`] says what is missing. That nothing can listen is no error: the source polls then, and says so.
+    ///
+    /// # Cancel safety
+    /// Nothing is left behind but connections, which close.
+    pub async fn start(self) -> Result<PgSource, StartError> {
+        if self.deadline.is_zero() || self.fallback.is_zero() {
+            return Err(ConfigError::new("deadline or fallback", "0", "both take more than zero").into());
+        }
+        let pool = self.pool();
+        let sessions = Sessions {
+            pool: pool.clone(),
+            deadline: self.deadline,
+        };
+        let (channel, lock) = self.preflight(&pool).await?;
+        let hearing = if self.poll_only {
+            Hearing::PollOnly
+        } else {
+            Hearing::Down
+        };
+        let ears = Arc::new(Ears::new(hearing));
+        let active = Arc::new(Notify::new());
+        let marker = Marker {
+            sessions: sessions.clone(),
+            candidate: self.sql("SELECT candidate, writers FROM \"outbox\".\"outbox_mark_candidate\"()"),
+            move_to: self.sql("SELECT \"outbox\".\"outbox_mark_move\"($1, $2)"),
+            sweep: self.sql("SELECT below, stranded FROM \"outbox\".\"outbox_sweep\"()"),
+            active: Arc::clone(&active),
+        };
+        marker.sweep().await?;
+        let mut tasks = JoinSet::new();
+        tasks.spawn(marker.run());
+        if !self.poll_only {
+            tasks.spawn(
+                Listener {
+                    ears: Arc::clone(&ears),
+                    pool,
+                    channel,
+                    lock,
+                }
+                .run(),
+            );
+        }
+        Ok(PgSource {
+            sessions,
+            claim: Claim {
+                claim: self.sql(include_str!("../../sql/claim.sql")),
+                read: self.sql(include_str!("../../sql/read.sql")),
+            },
+            settle: Settle {
+                settle: self.sql(include_str!("../../sql/settle.sql")),
+                asynchronous: self.asynchronous,
+                delete: self.delete,
+            },
+            extend: self.sql(include_str!("../../sql/extend.sql")),
+            worker: Uuid::new_v4(),
+            ears,
+            active,
+            fallback: self.fallback,
+            _tasks: tasks,
+        })
+    }
+
+    fn sql(&self, text: &str) -> Sql {
+        let sql = Sql::new(&self.names, text);
+        if self.pooler { sql.unprepared() } else { sql }
+    }
+
+    /// A pool for claim, settle and extend at the same time, and one to spare. Not tested at every use: a broken
+    /// connection shows itself, and the operation is tried again.
+    fn pool(&self) -> PgPool {
+        let pooler = self.pooler;
+        let options = match pooler {
+            true => self.options.clone().statement_cache_capacity(0),
+            false => self.options.clone().application_name("outbox-relay"),
+        };
+        PgPoolOptions::new()
+            .max_connections(4)
+            .min_connections(0)
+            .test_before_acquire(false)
+            .acquire_timeout(self.deadline)
+            .after_connect(move |connection, _| {
+                Box::pin(async move {
+                    if !pooler {
+                        sqlx::raw_sql(include_str!("../../sql/session.sql"))
+                            .execute(connection)
+                            .await?;
+                    }
+                    Ok(())
+                })
+            })
+            .connect_lazy_with(options)
+    }
+
+    /// Refuses what cannot work, and reads the channel and the number of the sleeper's lock.
+    async fn preflight(&self, pool: &PgPool) -> Result<(String, i64), StartError> {
+        let failed = |error| StartError::Source(source_error("start", error));
+        let mut connection = pool.acquire().await.map_err(failed)?;
+        connection.ping().await.map_err(failed)?;
+        check_version(&mut connection, &self.names).await?;
+        let preflight = self.sql(include_str!("../../sql/preflight.sql"));
+        let row = preflight
+            .query()
+            .fetch_one(&mut *connection)
+            .await
+            .map_err(failed)?;
+        let sees_all: bool = row.try_get(0).map_err(failed)?;
+        if !sees_all {
+            return Err(StartError::Blind {
+                role: row.try_get(1).map_err(failed)?,
+                table: format!("{}.{}", self.names.schema(), self.names.table()),
+            });
+        }
+        Ok((row.try_get(2).map_err(failed)?, row.try_get(3).map_err(failed)?))
+    }
+}

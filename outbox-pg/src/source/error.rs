@@ -1,0 +1,40 @@
+//! What an error of the database means for the relay.
+
+use outbox_core::SourceError;
+
+/// What a server said, without what may quote data.
+#[derive(Debug, thiserror::Error)]
+#[error("{message} (SQLSTATE {code})")]
+struct ServerError {
+    code: String,
+    message: String,
+}
+
+/// Classes of SQLSTATE whose messages speak of names, rights and the server, never of values:
+/// connection, transaction state, authorisation, names and rights, resources, operator, system.
+const PLAIN_CLASSES: [&str; 12] = [
+    "08", "25", "28", "3D", "3F", "40", "42", "53", "55", "57", "58", "XX",
+];
+
+/// Classes that go away only when somebody changes the set-up: transaction state (our isolation check),
+/// authorisation, unknown database or schema, missing relation, function or right.
+const SETUP_CLASSES: [&str; 5] = ["25", "28", "3D", "3F", "42"];
+
+/// Sorts an error into what waiting can cure and what it cannot.
+pub(super) fn source_error(operation: &'static str, error: sqlx::Error) -> SourceError {
+    let sqlx::Error::Database(server) = &error else {
+        return SourceError::unavailable(operation, error);
+    };
+    let code = server.code().unwrap_or_default().into_owned();
+    let class = code.get(..2).unwrap_or_default();
+    let message = match PLAIN_CLASSES.contains(&class) {
+        true => server.message().to_owned(),
+        false => "the server refused the statement".to_owned(),
+    };
+    let setup = SETUP_CLASSES.contains(&class);
+    let cause = ServerError { code, message };
+    match setup {
+        true => SourceError::misconfigured(operation, cause),
+        false => SourceError::unavailable(operation, cause),
+    }
+}

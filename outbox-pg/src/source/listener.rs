@@ -1,0 +1,284 @@
+//! Hearing of new events, and the handshake that lets publishers keep quiet while a relay is awake.
+//!
+//! ```text
+//!            idle 100 ms, lock 2 taken (or another sleeper has it)
+//!   awake ───────────────────────────────────────────────────▶ asleep
+//!     ▲  polls every few ms                                      │ LISTENs, pings
+//!     └────────── notified, or the relay found events ───────────┘
+//!     ▲                                                          │
+//!     └──────────────── connected, LISTENing ◀── down ◀──────────┘ connection lost
+//! ```
+//!
+//! # Time
+//! A publisher that commits while the relay is awake is heard by the next poll. One that commits while a relay is
+//! asleep sees lock 2 taken and notifies. In between, the shared lock of a publisher that saw the relay awake keeps the
+//! relay from falling asleep until that publisher has ended; after falling asleep the relay looks once more.
+//!
+//! # Failure
+//! Losing the connection loses the lock with it. The relay polls at the fallback interval until it listens again, and
+//! then looks at once. A sleeper that wakes by itself notifies the others, which may sleep on the strength of its lock;
+//! if it dies instead, one of them takes the lock at its next ping.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::time::Duration;
+
+use sqlx::postgres::{PgListener, PgPoolOptions};
+use sqlx::{Executor, PgPool};
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout};
+
+/// How long nothing must be found before a relay tries to sleep.
+const IDLE: Duration = Duration::from_millis(100);
+/// How often an idle connection is tested, and a sleeper without the lock tries for it.
+const PING: Duration = Duration::from_secs(2);
+/// How long a test or any other statement of the listener may take.
+const DEADLINE: Duration = Duration::from_secs(5);
+/// The pause between polls of a relay that is awake grows from the first to the second.
+pub(super) const POLL_MIN: Duration = Duration::from_millis(5);
+pub(super) const POLL_MAX: Duration = Duration::from_millis(100);
+
+/// What the listener and the relay tell each other.
+#[derive(Debug)]
+pub(super) struct Ears {
+    /// Set when events may be due.
+    pub(super) hint: Notify,
+    /// Set when the relay found events by itself.
+    found: Notify,
+    state: AtomicU8,
+    born: Instant,
+    /// Milliseconds since birth at which a claim was last made, and last found something.
+    last_claim: AtomicU64,
+    last_found: AtomicU64,
+}
+
+/// How the relay hears of new events at present.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Hearing {
+    PollOnly,
+    Down,
+    Awake,
+    Asleep,
+}
+
+impl Ears {
+    pub(super) fn new(hearing: Hearing) -> Self {
+        Self {
+            hint: Notify::new(),
+            found: Notify::new(),
+            state: AtomicU8::new(hearing as u8),
+            born: Instant::now(),
+            last_claim: AtomicU64::new(0),
+            last_found: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn hearing(&self) -> Hearing {
+        match self.state.load(Ordering::Acquire) {
+            0 => Hearing::PollOnly,
+            1 => Hearing::Down,
+            2 => Hearing::Awake,
+            _ => Hearing::Asleep,
+        }
+    }
+
+    /// The relay made a claim.
+    pub(super) fn claimed(&self, found: bool) {
+        let now = self.now();
+        self.last_claim.store(now, Ordering::Relaxed);
+        if found {
+            self.last_found.store(now, Ordering::Relaxed);
+            if self.hearing() == Hearing::Asleep {
+                self.found.notify_one();
+            }
+        }
+    }
+
+    /// How long ago a claim last found something.
+    pub(super) fn quiet_for(&self) -> Duration {
+        Duration::from_millis(self.now().saturating_sub(self.last_found.load(Ordering::Relaxed)))
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.born.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Whether the relay finds nothing, or is full and does not even look: either way it does not poll for publishers.
+    fn idle(&self) -> bool {
+        let unused =
+            Duration::from_millis(self.now().saturating_sub(self.last_claim.load(Ordering::Relaxed)));
+        self.quiet_for() >= IDLE || unused >= IDLE
+    }
+
+    fn set(&self, hearing: Hearing) {
+        self.state.store(hearing as u8, Ordering::Release);
+        self.hint.notify_one();
+    }
+}
+
+/// What the listener needs to know.
+#[derive(Debug, Clone)]
+pub(super) struct Listener {
+    pub(super) ears: Arc<Ears>,
+    /// Connections like those of the relay; the listener takes one for itself.
+    pub(super) pool: PgPool,
+    pub(super) channel: String,
+    pub(super) lock: i64,
+}
+
+/// Why a session of the listener ended.
+type Ended = sqlx::Error;
+
+impl Listener {
+    /// Listens for ever, reconnecting with growing pauses.
+    pub(super) async fn run(self) {
+        let mut pause = Duration::from_millis(100);
+        let mut told = false;
+        loop {
+            let began = Instant::now();
+            let ended = match self.connect().await {
+                Ok(listener) => {
+                    if std::mem::take(&mut told) {
+                        tracing::info!(channel = self.channel, "outbox_listener_up");
+                    }
+                    self.session(listener).await.err()
+                }
+                Err(error) => Some(error),
+            };
+            self.ears.set(Hearing::Down);
+            if !told {
+                let error = ended.map(|error| error.to_string());
+                tracing::warn!(
+                    channel = self.channel,
+                    error,
+                    "outbox_listener_down: polling until it is back"
+                );
+                told = true;
+            }
+            if began.elapsed() > Duration::from_secs(10) {
+                pause = Duration::from_millis(100);
+            }
+            tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64())).await;
+            pause = (pause * 2).min(Duration::from_secs(5));
+        }
+    }
+
+    async fn connect(&self) -> Result<PgListener, Ended> {
+        let own = PgPoolOptions::new()
+            .max_connections(1)
+            .acquire_timeout(DEADLINE)
+            .connect_with((*self.pool.connect_options()).clone())
+            .await?;
+        let mut listener = PgListener::connect_with(&own).await?;
+        listener.eager_reconnect(false);
+        within(listener.listen(&self.channel)).await?;
+        Ok(listener)
+    }
+
+    async fn session(&self, mut listener: PgListener) -> Result<(), Ended> {
+        loop {
+            self.ears.set(Hearing::Awake);
+            let mut holder = self.fall_asleep(&mut listener).await?;
+            // ORDER: asleep first, then the hint that comes with it, so that the relay looks once more.
+            self.ears.set(Hearing::Asleep);
+            let notified = self.sleep(&mut listener, &mut holder).await?;
+            if holder {
+                within(
+                    sqlx::query("SELECT pg_advisory_unlock($1)")
+                        .bind(self.lock)
+                        .execute(&mut listener),
+                )
+                .await?;
+                if !notified {
+                    within(
+                        sqlx::query("SELECT pg_notify($1, '')")
+                            .bind(&self.channel)
+                            .execute(&mut listener),
+                    )
+                    .await?;
+                }
+            }
+        }
+    }
+
+    /// Waits until the relay may sleep. Returns whether this session holds the sleeper's lock; if not, another one does.
+    async fn fall_asleep(&self, listener: &mut PgListener) -> Result<bool, Ended> {
+        let mut pause = POLL_MIN;
+        let woken = Instant::now();
+        loop {
+            let left = IDLE
+                .saturating_sub(self.ears.quiet_for())
+                .max(IDLE.saturating_sub(woken.elapsed()))
+                .max(pause);
+            match timeout(left, listener.try_recv()).await {
+                Err(_) => {}
+                Ok(Ok(Some(_))) => self.ears.hint.notify_one(),
+                Ok(Ok(None)) => return Err(sqlx::Error::WorkerCrashed),
+                Ok(Err(error)) => return Err(error),
+            }
+            if woken.elapsed() < IDLE || !self.ears.idle() {
+                pause = POLL_MIN;
+                continue;
+            }
+            if self.try_lock(listener).await? {
+                return Ok(true);
+            }
+            if self.another_sleeps(listener).await? {
+                return Ok(false);
+            }
+            // A publisher is open that saw this relay awake.
+            pause = (pause * 2).min(POLL_MAX);
+        }
+    }
+
+    /// Sleeps until notified (true), or until the relay has found events by itself (false).
+    async fn sleep(&self, listener: &mut PgListener, holder: &mut bool) -> Result<bool, Ended> {
+        loop {
+            let heard = tokio::select! {
+                heard = timeout(PING, listener.try_recv()) => heard,
+                () = self.ears.found.notified() => return Ok(false),
+            };
+            match heard {
+                Ok(Ok(Some(_))) => return Ok(true),
+                Ok(Ok(None)) => return Err(sqlx::Error::WorkerCrashed),
+                Ok(Err(error)) => return Err(error),
+                Err(_) if *holder => {
+                    within(listener.execute("SELECT 1")).await?;
+                }
+                Err(_) => {
+                    // The sleeper whose lock this one relied on may be gone: take over, and look once more.
+                    *holder = self.try_lock(listener).await?;
+                    if *holder {
+                        self.ears.hint.notify_one();
+                    }
+                }
+            }
+        }
+    }
+
+    async fn try_lock(&self, listener: &mut PgListener) -> Result<bool, Ended> {
+        within(
+            sqlx::query_scalar("SELECT pg_try_advisory_lock($1)")
+                .bind(self.lock)
+                .fetch_one(listener),
+        )
+        .await
+    }
+
+    async fn another_sleeps(&self, listener: &mut PgListener) -> Result<bool, Ended> {
+        within(
+            sqlx::query_scalar(include_str!("../../sql/another_sleeps.sql"))
+                .bind(self.lock)
+                .fetch_one(listener),
+        )
+        .await
+    }
+}
+
+/// A statement of the listener, given up after the deadline.
+async fn within<T>(statement: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T, sqlx::Error> {
+    timeout(DEADLINE, statement)
+        .await
+        .unwrap_or(Err(sqlx::Error::PoolTimedOut))
+}

@@ -1,0 +1,138 @@
+//! The source on Postgres: claims by a ledger, woken by LISTEN, or by polling alone.
+
+mod builder;
+mod claim;
+mod error;
+mod listener;
+mod mark;
+mod session;
+mod settle;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use outbox_core::{
+    ClaimRequest, ClaimToken, Claimed, Listening, Settled, Settlement, Source, SourceError, Wakeup,
+};
+use sqlx::Row;
+use sqlx::postgres::PgConnectOptions;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use uuid::Uuid;
+
+pub use self::builder::{PgSourceBuilder, StartError};
+use self::claim::Claim;
+use self::listener::{Ears, Hearing, POLL_MAX, POLL_MIN};
+use self::session::Sessions;
+use self::settle::Settle;
+use crate::sql::Sql;
+
+/// The outbox on Postgres as a [`Source`].
+///
+/// Keeps a small pool of its own, a connection that listens, and two background tasks; all end when it is dropped.
+/// One relay uses one source.
+#[derive(Debug)]
+pub struct PgSource {
+    sessions: Sessions,
+    claim: Claim,
+    settle: Settle,
+    extend: Sql,
+    /// Tells the leases of this relay from those of others.
+    worker: Uuid,
+    ears: Arc<Ears>,
+    /// Set when events were claimed, for the mark to follow.
+    active: Arc<Notify>,
+    fallback: Duration,
+    _tasks: JoinSet<()>,
+}
+
+impl PgSource {
+    /// Starts building a source for the database that these options lead to.
+    #[must_use]
+    pub fn builder(options: PgConnectOptions) -> PgSourceBuilder {
+        PgSourceBuilder::new(options)
+    }
+
+    /// How long to sleep before the next look, if nothing is heard.
+    fn pause(&self) -> Duration {
+        // The longer nothing was found, the longer the pause: a tenth of the silence.
+        let growing = (self.ears.quiet_for() / 10).max(POLL_MIN);
+        match self.ears.hearing() {
+            Hearing::Asleep => Duration::MAX,
+            Hearing::Awake => growing.min(POLL_MAX),
+            Hearing::Down | Hearing::PollOnly => growing.min(self.fallback),
+        }
+    }
+}
+
+#[async_trait]
+impl Source for PgSource {
+    async fn claim(&self, request: ClaimRequest) -> Result<Vec<Claimed>, SourceError> {
+        let (claim, worker) = (self.claim.clone(), self.worker);
+        let claimed = self
+            .sessions
+            .run("claim", |connection| {
+                Box::pin(async move { claim.run(connection, worker, request).await })
+            })
+            .await?;
+        self.ears.claimed(!claimed.is_empty());
+        if !claimed.is_empty() {
+            self.active.notify_one();
+        }
+        Ok(claimed)
+    }
+
+    async fn settle(&self, settlements: Vec<Settlement>) -> Result<Settled, SourceError> {
+        if settlements.is_empty() {
+            return Ok(Settled::all());
+        }
+        let settle = self.settle.clone();
+        self.sessions
+            .run("settle", |connection| {
+                Box::pin(async move { settle.run(connection, settlements).await })
+            })
+            .await
+    }
+
+    async fn extend(&self, tokens: &[ClaimToken], lease: Duration) -> Result<Vec<ClaimToken>, SourceError> {
+        let numbers: Vec<i64> = tokens.iter().map(ClaimToken::number).collect();
+        let secrets: Vec<i64> = tokens.iter().map(ClaimToken::secret).collect();
+        let extend = self.extend.clone();
+        let lost: Vec<i64> = self
+            .sessions
+            .run("extend", |connection| {
+                Box::pin(async move {
+                    let query = extend
+                        .query()
+                        .bind(numbers)
+                        .bind(secrets)
+                        .bind(lease.as_millis() as f64);
+                    query.fetch_one(connection).await?.try_get(0)
+                })
+            })
+            .await?;
+        Ok(tokens
+            .iter()
+            .filter(|token| lost.contains(&token.number()))
+            .copied()
+            .collect())
+    }
+
+    async fn wait(&self, limit: Duration) -> Wakeup {
+        let pause = self.pause().min(limit);
+        match tokio::time::timeout(pause, self.ears.hint.notified()).await {
+            Ok(()) => Wakeup::Hint,
+            Err(_) if pause < limit => Wakeup::Hint,
+            Err(_) => Wakeup::Timeout,
+        }
+    }
+
+    fn listening(&self) -> Listening {
+        match self.ears.hearing() {
+            Hearing::PollOnly => Listening::PollOnly,
+            Hearing::Down => Listening::Down,
+            Hearing::Awake | Hearing::Asleep => Listening::Up,
+        }
+    }
+}
