@@ -31,7 +31,9 @@ pub mod metric {
 }
 
 /// Names of log lines, as their message.
-pub mod log {
+///
+/// Not called `log`: that name means a crate inside the macros of `tracing` when its feature of that name is on.
+pub mod log_line {
     /// A relay starts.
     pub const RELAY_STARTING: &str = "outbox_relay_starting";
     /// A relay has stopped.

@@ -209,7 +209,7 @@ impl Engine {
         self.claim_after = None;
         let failures = self.claim_backoff.succeed();
         if failures > 0 {
-            tracing::info!(failures, "{}", crate::telemetry::log::POLL_RECOVERED);
+            tracing::info!(failures, "{}", crate::telemetry::log_line::POLL_RECOVERED);
         }
         self.health.polled();
     }

@@ -11,7 +11,7 @@ use super::error_text::bounded_text;
 use super::lease::Lease;
 use super::settling::Unrecorded;
 use super::work::{Item, Work};
-use crate::telemetry::{OutcomeLabel, log};
+use crate::telemetry::{OutcomeLabel, log_line};
 use crate::{
     Claimed, Delivery, Envelope, EventType, KeyPolicy, OrderingKey, Outcome, PartName, Settlement,
     SourceError, TenantId,
@@ -140,7 +140,7 @@ impl Engine {
             event_type.map(|event_type| self.types.rules(&event_type, &*self.dispatcher, &self.settings));
         let key = rules.map_or(KeyPolicy::default(), |rules| rules.key);
         let error = bounded_text(&error, self.settings.error_max_len);
-        tracing::warn!(event.id = %claimed.id, error, "{}", log::EVENT_FAILED);
+        tracing::warn!(event.id = %claimed.id, error, "{}", log_line::EVENT_FAILED);
         let settlement = Settlement {
             token: claimed.token,
             position: claimed.position,

@@ -40,7 +40,7 @@ pub use handle::RelayHandle;
 pub use health::Health;
 pub use report::{RelayError, Report};
 
-use crate::telemetry::{log, span};
+use crate::telemetry::{log_line, span};
 use crate::{Dispatcher, Source};
 
 /// Moves events from a [`Source`] to a [`Dispatcher`] until it is told to stop.
@@ -101,12 +101,12 @@ impl Relay {
         let poller = tracing::info_span!(span::POLLER);
         async {
             self.0.dispatcher.prepare(&self.0.settings.limits())?;
-            tracing::info!(settings = ?self.0.settings, "{}", log::RELAY_STARTING);
+            tracing::info!(settings = ?self.0.settings, "{}", log_line::RELAY_STARTING);
             let mut engine = Engine::new(self.0);
             engine.health.started();
             run_loop(&mut engine, shutdown).await;
             drain::drain(&mut engine, hurry).await;
-            tracing::info!(report = ?engine.report, "{}", log::RELAY_STOPPED);
+            tracing::info!(report = ?engine.report, "{}", log_line::RELAY_STOPPED);
             Ok(engine.report)
         }
         .instrument(poller)

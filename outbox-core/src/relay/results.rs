@@ -10,7 +10,7 @@ use super::intake::lag;
 use super::outcome::{Tried, TryResult, settle_outcome};
 use super::settling::Unrecorded;
 use super::work::{Ended, Finished, HeldId};
-use crate::telemetry::{OutcomeLabel, log};
+use crate::telemetry::{OutcomeLabel, log_line};
 use crate::{ClaimToken, Delivered, Outcome, Settled, Settlement, SourceError, SourceErrorKind};
 
 /// Past its deadline and the grace to end, a delivery gets this much more before it counts as stuck.
@@ -42,7 +42,7 @@ impl Engine {
         };
         let label = label(&outcome, ended);
         if let Outcome::Failed { error, .. } = &outcome {
-            tracing::warn!(event.id = %held.event, error, "{}", log::EVENT_FAILED);
+            tracing::warn!(event.id = %held.event, error, "{}", log_line::EVENT_FAILED);
         }
         self.conclude(held, outcome, label, Some(item.delivery.envelope), now);
     }
@@ -87,7 +87,7 @@ impl Engine {
                         error = chain(&error),
                         unrecorded = self.settling.len(),
                         "{}",
-                        log::SETTLE_FAILED
+                        log_line::SETTLE_FAILED
                     );
                 }
                 return;
@@ -105,7 +105,7 @@ impl Engine {
         if !answer.lost.is_empty() && !answer.unsure {
             self.report.lost += answer.lost.len() as u64;
             self.metrics.claims_lost(answer.lost.len());
-            tracing::warn!(events = answer.lost.len(), "{}", log::CLAIMS_LOST);
+            tracing::warn!(events = answer.lost.len(), "{}", log_line::CLAIMS_LOST);
         }
     }
 
@@ -141,7 +141,7 @@ impl Engine {
         let lost = match self.leases.answered(answer, now) {
             Ok(lost) => lost,
             Err(error) => {
-                tracing::warn!(error = chain(&error), "{}", log::EXTEND_FAILED);
+                tracing::warn!(error = chain(&error), "{}", log_line::EXTEND_FAILED);
                 return;
             }
         };
@@ -155,7 +155,7 @@ impl Engine {
                 events += 1;
             }
         }
-        tracing::warn!(claims = lost.len(), events, "{}", log::CLAIMS_LOST);
+        tracing::warn!(claims = lost.len(), events, "{}", log_line::CLAIMS_LOST);
     }
 
     /// Looks for claims that can be believed in no longer, for deliveries that hang, and for a queue that stands still.
@@ -179,7 +179,7 @@ impl Engine {
     /// and whatever it says later comes too late.
     fn give_up_on(&mut self, id: HeldId, now: Instant) {
         let Some(held) = self.take_held(id) else { return };
-        tracing::error!(event.id = %held.event, "{}", log::HANDLER_STUCK);
+        tracing::error!(event.id = %held.event, "{}", log_line::HANDLER_STUCK);
         held.cancelled.cancel();
         let (outcome, envelope) = held.stuck_outcome();
         self.stuck.push(id);
@@ -216,8 +216,10 @@ impl Engine {
     pub(super) fn say_poll_failed(&self, error: &SourceError) {
         let error_text = chain(error);
         match error.kind() {
-            SourceErrorKind::Misconfigured => tracing::error!(error = error_text, "{}", log::POLL_FAILED),
-            SourceErrorKind::Unavailable => tracing::warn!(error = error_text, "{}", log::POLL_FAILED),
+            SourceErrorKind::Misconfigured => {
+                tracing::error!(error = error_text, "{}", log_line::POLL_FAILED)
+            }
+            SourceErrorKind::Unavailable => tracing::warn!(error = error_text, "{}", log_line::POLL_FAILED),
         }
     }
 }

@@ -1,0 +1,140 @@
+//! A database with an outbox, and what tests do to it.
+
+#![expect(dead_code, reason = "each test binary uses its part")]
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use outbox_core::{
+    ClaimRequest, Claimed, EventId, EventType, NewEvent, OrderingKey, Outcome, Payload, Settlement, Source,
+};
+use outbox_dev::TestDatabase;
+use outbox_pg::{Names, PgPublisher, PgSource, PgSourceBuilder, migrate};
+use sqlx::{PgPool, Row};
+
+/// A database of its own with an outbox in it.
+pub(crate) struct World {
+    pub(crate) database: TestDatabase,
+    pub(crate) publisher: PgPublisher,
+}
+
+impl World {
+    pub(crate) async fn new() -> Self {
+        let database = TestDatabase::create().await.expect("a database for the test");
+        let mut connection = database.pool().acquire().await.unwrap();
+        migrate(&mut connection, &Names::default())
+            .await
+            .expect("migrations");
+        Self {
+            database,
+            publisher: PgPublisher::new(&Names::default()),
+        }
+    }
+
+    pub(crate) fn pool(&self) -> &PgPool {
+        self.database.pool()
+    }
+
+    pub(crate) fn source(&self) -> PgSourceBuilder {
+        PgSource::builder(self.database.connect_options())
+    }
+
+    /// A source that only polls: nothing happens behind a test that claims by hand.
+    pub(crate) async fn quiet_source(&self) -> PgSource {
+        self.source().poll_only().start().await.expect("a source")
+    }
+
+    pub(crate) async fn publish(&self, event: NewEvent) -> EventId {
+        let id = event.id;
+        let mut connection = self.pool().acquire().await.unwrap();
+        self.publisher
+            .publish(&mut connection, event)
+            .await
+            .expect("published");
+        id
+    }
+
+    /// Publishes events of one type with the numbers of the range as payloads, with a key each if `key` gives one.
+    pub(crate) async fn publish_range(
+        &self,
+        range: std::ops::Range<u32>,
+        key: impl Fn(u32) -> Option<String>,
+    ) {
+        let events = range.map(|n| {
+            let event = event(&n.to_string());
+            match key(n) {
+                Some(key) => event.with_ordering_key(OrderingKey::new(key).unwrap()),
+                None => event,
+            }
+        });
+        let mut connection = self.pool().acquire().await.unwrap();
+        self.publisher
+            .publish_all(&mut connection, events)
+            .await
+            .expect("published");
+    }
+
+    pub(crate) async fn count(&self, condition: &str) -> i64 {
+        let sql = format!("SELECT count(*) FROM outbox.outbox WHERE {condition}");
+        sqlx::query(sqlx::AssertSqlSafe(sql))
+            .fetch_one(self.pool())
+            .await
+            .unwrap()
+            .get(0)
+    }
+
+    pub(crate) async fn run(&self, sql: &str) {
+        sqlx::raw_sql(sqlx::AssertSqlSafe(sql.to_owned()))
+            .execute(self.pool())
+            .await
+            .expect(sql);
+    }
+
+    /// Waits until the condition holds for so many rows.
+    pub(crate) async fn until(&self, condition: &str, rows: i64) {
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
+        loop {
+            let found = self.count(condition).await;
+            if found == rows {
+                return;
+            }
+            assert!(
+                tokio::time::Instant::now() < deadline,
+                "{condition}: {found} rows, waited for {rows}"
+            );
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+/// An event of type `Counted` whose payload is the given JSON.
+pub(crate) fn event(json: &str) -> NewEvent {
+    NewEvent::raw(EventType::new("Counted").unwrap(), Payload::from_json(json))
+}
+
+pub(crate) fn request(max_events: u32) -> ClaimRequest {
+    ClaimRequest::new(NonZeroU32::new(max_events).unwrap(), Duration::from_secs(30))
+}
+
+pub(crate) async fn claim(source: &impl Source, max_events: u32) -> Vec<Claimed> {
+    source.claim(request(max_events)).await.expect("claim")
+}
+
+pub(crate) fn outcome(claimed: &Claimed, outcome: Outcome) -> Settlement {
+    Settlement {
+        token: claimed.token,
+        position: claimed.position,
+        id: claimed.id,
+        outcome,
+    }
+}
+
+pub(crate) fn payload(claimed: &Claimed) -> String {
+    claimed
+        .envelope
+        .as_ref()
+        .expect("decodable")
+        .payload
+        .as_str()
+        .to_owned()
+}
