@@ -71,7 +71,7 @@ pub struct Failure {
     pub error: BoxError,
     /// All parts done so far, those of earlier tries included.
     pub done: Vec<PartName>,
-    /// The wait that a handler asked for, instead of the policy's.
+    /// The wait that was asked for, instead of the usual one.
     pub retry_after: Option<Duration>,
 }
 

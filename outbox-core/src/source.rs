@@ -146,6 +146,14 @@ pub enum Outcome {
     },
 }
 
+impl Outcome {
+    /// Gives an event up. Refusals among its parts are forgotten: once it is redriven, those parts may try again.
+    pub(crate) fn failed(error: String, mut done: Vec<PartName>, key: KeyPolicy) -> Self {
+        done.retain(|part| part.refused().is_none());
+        Self::Failed { error, done, key }
+    }
+}
+
 /// One event's outcome.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settlement {

@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
+use outbox_core::telemetry::{Metrics, log};
 use outbox_core::{
     ConfigError, Delivered, Delivery, Dispatcher, EventType, Failure, FailureKind, Limits, Policy, State,
 };
 
 use crate::merge::merged;
 use crate::outcome::{PartEnd, combine};
-use crate::part::{Part, run};
+use crate::part::{Part, Surroundings, run};
 use crate::{HandlerOptions, Unhandled};
 
 /// The most unhandled types that are told apart, for their names come from outside.
@@ -28,7 +29,7 @@ pub(crate) struct Listeners {
 /// Delivers an event to all handlers registered for its type, at the same time. Made by [`Registry`](crate::Registry).
 pub struct InProcDispatcher {
     listeners: HashMap<EventType, Listeners>,
-    state: Arc<State>,
+    surroundings: Surroundings,
     unhandled: Unhandled,
     /// Touched only by events that nobody handles.
     warned: Mutex<HashSet<EventType>>,
@@ -37,10 +38,17 @@ pub struct InProcDispatcher {
 }
 
 impl InProcDispatcher {
-    pub(crate) fn new(listeners: HashMap<EventType, Listeners>, state: State, unhandled: Unhandled) -> Self {
+    pub(crate) fn new(
+        listeners: HashMap<EventType, Listeners>,
+        unhandled: Unhandled,
+        (state, metrics): (State, Option<Arc<dyn Metrics>>),
+    ) -> Self {
         Self {
             listeners,
-            state: Arc::new(state),
+            surroundings: Surroundings {
+                state: Arc::new(state),
+                metrics,
+            },
             unhandled,
             warned: Mutex::default(),
             relay_timeout: OnceLock::new(),
@@ -97,7 +105,7 @@ impl Dispatcher for InProcDispatcher {
 
         // One handler and nothing done before: the common case needs no joining.
         if let ([part], []) = (listeners.parts.as_slice(), &*delivery.done) {
-            let end = run(part, delivery, &self.state).await;
+            let end = run(part, delivery, &self.surroundings).await;
             if end == PartEnd::Done {
                 return Ok(Delivered::Handled);
             }
@@ -108,7 +116,7 @@ impl Dispatcher for InProcDispatcher {
             .parts
             .iter()
             .filter(|part| !part.names.settled_in(&delivery.done))
-            .map(|part| async move { (&part.names, run(part, delivery, &self.state).await) });
+            .map(|part| async move { (&part.names, run(part, delivery, &self.surroundings).await) });
         combine(&delivery.done, join_all(tries).await)
     }
 
@@ -122,7 +130,7 @@ impl Dispatcher for InProcDispatcher {
     fn prepare(&self, limits: &Limits) -> Result<(), ConfigError> {
         // Set once: relays that share a dispatcher have the same settings, or else the first one's count.
         let _ = self.relay_timeout.set(limits.handler_timeout);
-        tracing::info!(handler_counts = ?self.handler_counts(), "outbox_dispatcher_starting");
+        tracing::info!(handler_counts = ?self.handler_counts(), "{}", log::DISPATCHER_STARTING);
         Ok(())
     }
 }
@@ -131,7 +139,7 @@ impl fmt::Debug for InProcDispatcher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("InProcDispatcher")
             .field("handler_counts", &self.handler_counts())
-            .field("state", &self.state)
+            .field("state", &self.surroundings.state)
             .field("unhandled", &self.unhandled)
             .finish_non_exhaustive()
     }

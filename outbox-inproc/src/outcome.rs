@@ -5,6 +5,12 @@ use std::time::Duration;
 
 use outbox_core::{Delivered, Failure, FailureKind, PartName};
 
+/// About what a relay stores of an error, unless it is set otherwise.
+const SUMMARY_LIMIT: usize = 2_000;
+
+/// What a handler's text gets in any case, in bytes.
+const TEXT_MIN: usize = 40;
+
 /// How one handler's try ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum PartEnd {
@@ -55,21 +61,20 @@ pub(crate) fn combine<'a>(
     ends: impl IntoIterator<Item = (&'a PartNames, PartEnd)>,
 ) -> Result<Delivered, Failure> {
     let mut done = before.to_vec();
-    let mut text = String::new();
     let mut open: Option<FailureKind> = None;
-    let mut refused = false;
     let mut retry_after = None;
+    let mut failures: Vec<(&str, String)> = before
+        .iter()
+        .filter_map(PartName::refused)
+        .map(|refuser| (refuser, "refused the event in an earlier try".to_owned()))
+        .collect();
+    let mut refused = !failures.is_empty();
 
-    for refuser in before.iter().filter_map(PartName::refused) {
-        refused = true;
-        describe(&mut text, refuser, "refused the event in an earlier try");
-    }
     for (names, end) in ends {
         let PartEnd::Failed(failure) = end else {
             done.push(names.done.clone());
             continue;
         };
-        describe(&mut text, names.done.as_str(), &failure.text);
         if failure.kind == FailureKind::Reject {
             refused = true;
             done.push(names.refusal.clone());
@@ -77,19 +82,40 @@ pub(crate) fn combine<'a>(
             open = Some(heavier(open, failure.kind));
             retry_after = retry_after.max(failure.retry_after);
         }
+        failures.push((names.done.as_str(), failure.text));
     }
 
     match open {
-        Some(kind) => Err(Failure::new(kind, text)
+        Some(kind) => Err(Failure::new(kind, summary(&failures))
             .with_done(done)
             .with_retry_after(retry_after)),
         None if refused => {
             // Only what is done stays on record: a redrive lets those who refused try again.
             done.retain(|part| part.refused().is_none());
-            Err(Failure::new(FailureKind::Reject, text).with_done(done))
+            Err(Failure::new(FailureKind::Reject, summary(&failures)).with_done(done))
         }
         None => Ok(Delivered::Handled),
     }
+}
+
+/// Names every handler that failed. When there are several, no text may crowd out the others'.
+fn summary(failures: &[(&str, String)]) -> String {
+    let share = match failures.len() {
+        0 | 1 => usize::MAX,
+        several => SUMMARY_LIMIT / several,
+    };
+    let mut summary = String::new();
+    for (handler, text) in failures {
+        let separator = if summary.is_empty() { "" } else { "; " };
+        let room = share
+            .saturating_sub("; handler : …".len() + handler.len())
+            .max(TEXT_MIN);
+        let (text, rest) = text.split_at(text.floor_char_boundary(room));
+        let more = if rest.is_empty() { "" } else { "…" };
+        // Writing to a String cannot fail.
+        let _ = write!(summary, "{separator}handler {handler}: {text}{more}");
+    }
+    summary
 }
 
 /// Which of two reasons for another try counts: one attempt is charged as soon as one handler wants it charged.
@@ -99,12 +125,6 @@ fn heavier(known: Option<FailureKind>, new: FailureKind) -> FailureKind {
         (Some(FailureKind::Outage), _) | (_, FailureKind::Outage) => FailureKind::Outage,
         _ => new,
     }
-}
-
-fn describe(text: &mut String, handler: &str, what: &str) {
-    let separator = if text.is_empty() { "" } else { "; " };
-    // Writing to a String cannot fail.
-    let _ = write!(text, "{separator}handler {handler}: {what}");
 }
 
 #[cfg(test)]
@@ -188,6 +208,23 @@ mod tests {
         assert_eq!(
             combine(&[], ends).unwrap_err().retry_after,
             Some(Duration::from_secs(60))
+        );
+    }
+
+    #[test]
+    fn a_long_text_does_not_crowd_out_the_other_handlers() {
+        let parts: Vec<_> = (0..10).map(|n| part(&format!("handler-{n}"))).collect();
+        let ends = parts.iter().map(|part| {
+            let failure = PartFailure::new(Retry, "ä".repeat(2_000));
+            (part, PartEnd::Failed(failure))
+        });
+
+        let text = combine(&[], ends).unwrap_err().error.to_string();
+
+        assert!(text.len() <= SUMMARY_LIMIT, "{}", text.len());
+        assert!(
+            parts.iter().all(|part| text.contains(part.done.as_str())),
+            "{text}"
         );
     }
 }

@@ -8,6 +8,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
+use outbox_core::telemetry::{Metrics, OutcomeLabel};
 use outbox_core::{Context, Delivery, FailureKind, HandlerError, State};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
@@ -28,6 +29,12 @@ pub(crate) struct Part {
     /// How many attempts of the event this handler takes part in, if fewer than the event has.
     pub(crate) attempts: Option<NonZeroU32>,
     pub(crate) handler: Box<dyn ErasedHandler>,
+}
+
+/// What all handlers of a dispatcher share.
+pub(crate) struct Surroundings {
+    pub(crate) state: Arc<State>,
+    pub(crate) metrics: Option<Arc<dyn Metrics>>,
 }
 
 /// Why a handler is no longer waited for.
@@ -53,15 +60,36 @@ impl Ending {
 ///
 /// # Cancel safety
 /// Dropping it drops the handler's future.
-pub(crate) async fn run(part: &Part, delivery: &Delivery, state: &Arc<State>) -> PartEnd {
-    match attempt(part, delivery, state).await {
+pub(crate) async fn run(part: &Part, delivery: &Delivery, surroundings: &Surroundings) -> PartEnd {
+    let started = Instant::now();
+    let end = match attempt(part, delivery, &surroundings.state, started).await {
         Ok(()) => PartEnd::Done,
         Err(failure) => PartEnd::Failed(limited(failure, part.attempts, delivery.attempt)),
+    };
+    if let Some(metrics) = &surroundings.metrics {
+        let event_type = &delivery.envelope.event_type;
+        metrics.handled(event_type, &part.names.done, label(&end), started.elapsed());
+    }
+    end
+}
+
+fn label(end: &PartEnd) -> OutcomeLabel {
+    match end {
+        PartEnd::Done => OutcomeLabel::Completed,
+        PartEnd::Failed(failure) => match failure.kind {
+            FailureKind::Retry => OutcomeLabel::Retry,
+            FailureKind::Reject => OutcomeLabel::Failed,
+            FailureKind::Outage | FailureKind::NotTried => OutcomeLabel::Released,
+        },
     }
 }
 
-async fn attempt(part: &Part, delivery: &Delivery, state: &Arc<State>) -> Result<(), PartFailure> {
-    let started = Instant::now();
+async fn attempt(
+    part: &Part,
+    delivery: &Delivery,
+    state: &Arc<State>,
+    started: Instant,
+) -> Result<(), PartFailure> {
     let deadline = part
         .timeout
         .and_then(|timeout| started.checked_add(timeout))

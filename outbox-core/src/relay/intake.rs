@@ -145,11 +145,7 @@ impl Engine {
             token: claimed.token,
             position: claimed.position,
             id: claimed.id,
-            outcome: Outcome::Failed {
-                error,
-                done: claimed.done,
-                key,
-            },
+            outcome: Outcome::failed(error, claimed.done, key),
         };
         let outcome = Unrecorded {
             settlement,

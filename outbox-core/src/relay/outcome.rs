@@ -61,7 +61,7 @@ pub(super) fn settle_outcome(
     let earlier = || tried.done.to_vec();
     let again = |next: Next, error: String, done: Vec<PartName>| match next {
         Next::Retry(after) => Outcome::Retry { after, error, done },
-        Next::GiveUp => Outcome::Failed { error, done, key },
+        Next::GiveUp => Outcome::failed(error, done, key),
     };
     let next = retry.next(tried.attempt, jitter);
     match result {
@@ -85,13 +85,13 @@ pub(super) fn settle_outcome(
                 Some(wait) => again(retry.next_after(tried.attempt, wait), error, done),
                 None => again(next, error, done),
             },
-            FailureKind::Reject => Outcome::Failed { error, done, key },
+            FailureKind::Reject => Outcome::failed(error, done, key),
             FailureKind::Outage => Outcome::Released {
                 after: retry_after.unwrap_or_else(|| outage_wait(tried.outages, jitter)),
                 done,
             },
             FailureKind::NotTried => Outcome::Released {
-                after: NOT_TRIED_WAIT,
+                after: retry_after.unwrap_or(NOT_TRIED_WAIT),
                 done,
             },
         },
@@ -102,4 +102,52 @@ pub(super) fn settle_outcome(
 pub(super) fn outage_wait(outages: u32, jitter: f64) -> Duration {
     let bound = OUTAGE_BASE.saturating_mul(1 << outages.min(10)).min(OUTAGE_CAP);
     OUTAGE_BASE + (bound - OUTAGE_BASE).mul_f64(jitter.clamp(0.0, 1.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settled(kind: FailureKind, attempt: u32, retry_after: Option<Duration>) -> Outcome {
+        let failed = Failed {
+            kind,
+            error: "no".to_owned(),
+            done: ["a", "!b"].map(|part| PartName::new(part).unwrap()).to_vec(),
+            retry_after,
+        };
+        let tried = Tried {
+            attempt,
+            outages: 0,
+            done: &[],
+        };
+        let policy = (&RetryPolicy::default(), KeyPolicy::GoOn);
+        settle_outcome(TryResult::Failed(failed), &tried, policy, 0.5)
+    }
+
+    #[test]
+    fn refusals_are_kept_while_the_event_is_tried_and_forgotten_when_it_has_failed() {
+        let names = |outcome: Outcome| match outcome {
+            Outcome::Retry { done, .. } | Outcome::Failed { done, .. } | Outcome::Released { done, .. } => {
+                done.iter().map(ToString::to_string).collect::<Vec<_>>()
+            }
+            Outcome::Completed => Vec::new(),
+        };
+
+        assert_eq!(names(settled(FailureKind::Retry, 1, None)), ["a", "!b"]);
+        assert_eq!(names(settled(FailureKind::Outage, 1, None)), ["a", "!b"]);
+        assert_eq!(names(settled(FailureKind::Retry, 10, None)), ["a"]);
+        assert_eq!(names(settled(FailureKind::Reject, 1, None)), ["a"]);
+    }
+
+    #[test]
+    fn an_event_that_was_not_tried_waits_as_long_as_the_dispatcher_asks() {
+        let hour = Duration::from_secs(3600);
+
+        let outcome = settled(FailureKind::NotTried, 1, Some(hour));
+
+        assert!(
+            matches!(outcome, Outcome::Released { after, .. } if after == hour),
+            "{outcome:?}"
+        );
+    }
 }

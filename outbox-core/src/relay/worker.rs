@@ -171,10 +171,12 @@ impl Worker<'_> {
             Ran::TimedOut(None) => TryResult::TimedOut { limit, done: None },
             Ran::CalledOff(None) => TryResult::CalledOff { done: None },
             Ran::TimedOut(Some(result)) => match self.result(result) {
-                TryResult::Failed(failed) if failed.kind != FailureKind::Reject => TryResult::TimedOut {
+                // It had all of its time: that is charged, whatever it says.
+                TryResult::Failed(failed) if is_free(failed.kind) => TryResult::TimedOut {
                     limit,
                     done: Some(failed.done),
                 },
+                // The dispatcher knows better than we do which part took too long.
                 result => result,
             },
             Ran::CalledOff(Some(result)) => match self.result(result) {
@@ -229,6 +231,11 @@ impl Worker<'_> {
             message: bounded_text(message, self.pool.error_max_len.saturating_sub(PANICKED.len())),
         }
     }
+}
+
+/// Whether a failure of that kind costs the event no attempt.
+fn is_free(kind: FailureKind) -> bool {
+    matches!(kind, FailureKind::Outage | FailureKind::NotTried)
 }
 
 fn may_start(item: &Item, now: Instant) -> bool {
