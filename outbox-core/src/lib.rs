@@ -14,6 +14,7 @@ mod key_text;
 pub mod memory;
 mod new_event;
 mod policy;
+mod prefix;
 mod relay;
 mod settings;
 mod source;
@@ -30,8 +31,9 @@ pub use handler::{Handler, HandlerError};
 pub use id::{ClaimToken, EventId, Position};
 pub use new_event::{Due, HEADER_BYTES_MAX, IntoNewEvent, InvalidEvent, NewEvent, PublishError, Published};
 pub use policy::{KeyPolicy, Next, Policy, RetryPolicy};
+pub use prefix::PrefixTracker;
 pub use relay::{Health, Relay, RelayBuilder, RelayError, RelayHandle, Report};
-pub use settings::RelaySettings;
+pub use settings::{DatabaseUrl, RelaySettings, variable};
 pub use source::{
     ClaimRequest, Claimed, Listening, Outcome, Settled, Settlement, Source, Undecodable, Wakeup,
 };

@@ -74,3 +74,65 @@ pub(super) fn drop_quietly<T>(value: T) -> bool {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Debug)]
+    struct Link(&'static str, Option<Box<Link>>);
+
+    impl fmt::Display for Link {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str(self.0)
+        }
+    }
+
+    impl Error for Link {
+        fn source(&self) -> Option<&(dyn Error + 'static)> {
+            self.1.as_deref().map(|link| link as _)
+        }
+    }
+
+    #[derive(Debug)]
+    struct Rude;
+
+    impl fmt::Display for Rude {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("half")?;
+            panic!("in the middle")
+        }
+    }
+
+    impl Error for Rude {}
+
+    #[test]
+    fn a_chain_of_causes_is_joined() {
+        let error = Link(
+            "outer",
+            Some(Box::new(Link("middle", Some(Box::new(Link("inner", None)))))),
+        );
+
+        assert_eq!(error_text(&error, 100), "outer: middle: inner");
+        assert_eq!(error_text(&error, 8), "outer: m");
+    }
+
+    #[test]
+    fn a_display_that_panics_is_an_error_text_too() {
+        assert_eq!(error_text(&Rude, 100), "half … the error's own text panicked");
+        assert_eq!(error_text(&Rude, 6), "half …");
+    }
+
+    proptest! {
+        /// Invariant 22: whatever the text holds, what is stored is bounded and harmless.
+        #[test]
+        fn any_text_is_bounded_and_free_of_control_characters(text in any::<String>(), chars_max in 0_usize..50) {
+            let stored = bounded_text(&text, chars_max);
+
+            prop_assert_eq!(stored.chars().count(), text.chars().count().min(chars_max));
+            prop_assert!(!stored.chars().any(char::is_control));
+        }
+    }
+}

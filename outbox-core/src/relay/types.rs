@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::outcome::outage_wait;
+use super::outcome::{WAIT_MAX, outage_wait};
 use super::work::Work;
 use crate::{Dispatcher, EventType, KeyPolicy, RelaySettings, RetryPolicy};
 
@@ -61,7 +61,7 @@ impl Types {
         let rules = Arc::new(Rules {
             event_type: event_type.clone(),
             retry: policy.retry.unwrap_or_else(|| settings.retry.clone()),
-            timeout: policy.timeout.unwrap_or(settings.handler_timeout),
+            timeout: policy.timeout.unwrap_or(settings.handler_timeout).min(WAIT_MAX),
             key: policy.key,
             limit: policy.concurrency.map(|limit| limit.get()),
             outages: AtomicU32::new(0),

@@ -248,7 +248,12 @@ async fn wait_for<T>(mut call: Caught<'_, T>, deliveries: &[Delivery]) -> Ran<T>
     };
     let timed_out = tokio::select! {
         biased;
-        done = &mut call => return done.map_or_else(Ran::Panicked, Ran::Done),
+        done = &mut call => {
+            // A delivery may see before this that it was called off, and fail for that.
+            let called_off = first.cancelled.is_cancelled();
+            let answer = |done| if called_off { Ran::CalledOff(Some(done)) } else { Ran::Done(done) };
+            return done.map_or_else(Ran::Panicked, answer);
+        }
         () = first.cancelled.cancelled() => false,
         () = tokio::time::sleep_until(first.deadline) => true,
     };

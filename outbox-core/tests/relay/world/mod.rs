@@ -1,5 +1,14 @@
 //! A dispatcher whose deliveries do what each test says, and events for it.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+#![allow(
+    dead_code,
+    unused_imports,
+    reason = "each test file uses its own part of this world"
+)]
+
+mod faulty;
+
+pub(crate) use faulty::{Faults, Faulty};
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -12,6 +21,7 @@ use outbox_core::{
     Delivered, Delivery, Dispatcher, Envelope, EventId, EventType, Failure, FailureKind, OrderingKey,
     Payload, Policy,
 };
+use tokio::time::Instant;
 
 type Script =
     dyn Fn(Delivery) -> futures_util::future::BoxFuture<'static, Result<(), FailureKind>> + Send + Sync;
@@ -95,13 +105,16 @@ pub(crate) fn keyed(event_type: &str, key: &str) -> Envelope {
     envelope
 }
 
-/// Waits until the condition holds; fails after a minute of the test's clock.
+/// Waits until the condition holds; fails after ten minutes of the test's clock.
 pub(crate) async fn until(what: &str, condition: impl Fn() -> bool) {
-    for _ in 0..60_000 {
+    let end = Instant::now() + Duration::from_secs(600);
+    let mut pause = Duration::from_millis(1);
+    while Instant::now() < end {
         if condition() {
             return;
         }
-        tokio::time::sleep(Duration::from_millis(1)).await;
+        tokio::time::sleep(pause).await;
+        pause = (pause + pause / 50).min(Duration::from_millis(100));
     }
     panic!("never came about: {what}");
 }

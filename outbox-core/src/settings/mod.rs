@@ -1,7 +1,11 @@
 //! What can be set about a relay.
 
+mod env;
+
 use std::num::NonZeroU32;
 use std::time::Duration;
+
+pub use env::{DatabaseUrl, variable};
 
 use crate::{ConfigError, Limits, RetryPolicy};
 
@@ -91,8 +95,23 @@ impl RelaySettings {
             );
             return refuse("lease", self.lease, right);
         }
-        if self.error_max_len == 0 {
-            return Err(ConfigError::new("error_max_len", 0, "it takes 1 or more"));
+        let longest = Duration::from_secs(86_400);
+        for (setting, value) in [
+            ("poll_timeout", self.poll_timeout),
+            ("lease", self.lease),
+            ("shutdown_grace", self.shutdown_grace),
+        ] {
+            if value > longest {
+                return refuse(setting, value, format!("it takes at most {}", seconds(longest)));
+            }
+        }
+        // The relay's own texts, such as that of a timeout, have to fit.
+        if self.error_max_len < 64 {
+            return Err(ConfigError::new(
+                "error_max_len",
+                self.error_max_len,
+                "it takes 64 or more",
+            ));
         }
         if self.max_bytes == 0 {
             return Err(ConfigError::new("max_bytes", 0, "it takes 1 or more"));
