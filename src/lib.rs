@@ -1,15 +1,88 @@
 //! The transactional outbox: publish in the transaction of a change, deliver every committed event at least once.
+//!
+//! Save the order, then publish: a crash in between loses the event. Publish, then save the order: a rollback leaves an
+//! event about nothing. Write both in one transaction, and let a relay deliver: that is an outbox.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use outbox::{Context, Event, HandlerError, Registry, Relay, memory::MemorySource, on_event};
+//!
+//! #[derive(serde::Serialize, serde::Deserialize, Event)]
+//! #[event(aggregate = "order", id = number)]
+//! struct OrderPlaced { number: u64 }
+//!
+//! // Another module listens.
+//! #[on_event]
+//! async fn charge(event: OrderPlaced, ctx: Context) -> Result<(), HandlerError> {
+//!     println!("charging order {}, try {}", event.number, ctx.attempt());
+//!     Ok(())
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+//! // A program keeps events in Postgres; the one in memory is for a first look, and for tests.
+//! let source = Arc::new(MemorySource::new());
+//! let handlers = Arc::new(Registry::new().discover().build()?);
+//! let relay = Relay::builder(source.clone(), handlers).build()?.spawn();
+//!
+//! source.publish(&OrderPlaced { number: 7 })?;
+//! # while source.counts().pending > 0 { tokio::time::sleep(std::time::Duration::from_millis(1)).await; }
+//!
+//! let report = relay.shutdown().await?;
+//! assert_eq!(report.completed, 1);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Features
+//!
+//! | Feature | Brings | On by default |
+//! | --- | --- | --- |
+//! | `pg` | publisher, source and migrations for Postgres | yes |
+//! | `inproc` | handlers in the process of the relay | yes |
+//! | `macros` | `#[derive(Event)]` and `#[on_event]` | yes |
+//! | `kafka` | publishing to and consuming from Kafka; builds librdkafka, a C library | no |
 
-pub use outbox_core::*;
+// Events, and how they get into the outbox.
+pub use outbox_core::{Due, Event, IntoNewEvent, InvalidEvent, NewEvent, PublishError, Published};
+#[cfg(feature = "macros")]
+pub use outbox_macros::Event;
+#[cfg(feature = "pg")]
+pub use outbox_pg::{Names, PAYLOAD_BYTES_MAX, PgPublisher};
 
+// Handlers, and how they are found.
+pub use outbox_core::{Context, Handler, HandlerError, State};
 #[cfg(feature = "inproc")]
 pub use outbox_inproc::{HandlerOptions, InProcDispatcher, Registry, RegistryError, Unhandled, WIND_DOWN};
+#[cfg(feature = "macros")]
+pub use outbox_macros::on_event;
 
+// The relay, and what can be set about it.
+pub use outbox_core::{
+    ConfigError, Health, KeyPolicy, Next, Policy, Relay, RelayBuilder, RelayError, RelayHandle,
+    RelaySettings, Report, RetryPolicy,
+};
+
+// Where events wait.
+pub use outbox_core::memory;
+#[cfg(feature = "pg")]
+pub use outbox_pg::{
+    MigrateError, PgSource, PgSourceBuilder, SCHEMA_VERSION, StartError, check_version, migrate,
+    migration_sql,
+};
+
+// Other transports.
 #[cfg(feature = "kafka")]
 pub use outbox_kafka as kafka;
 
-#[cfg(feature = "macros")]
-pub use outbox_macros::{Event, on_event};
+// What the parts tell each other; for those who write a source or a dispatcher of their own.
+pub use outbox_core::telemetry;
+pub use outbox_core::{
+    AggregateId, AggregateType, BoxError, ClaimRequest, ClaimToken, Claimed, Delivered, Delivery, Dispatcher,
+    EncodeError, Envelope, EventId, EventType, Failure, FailureKind, HEADER_BYTES_MAX, Headers, Limits,
+    Listening, OrderingKey, Outcome, PartName, Payload, Position, RunResult, Settled, Settlement, Source,
+    SourceError, SourceErrorKind, TenantId, TextError, Undecodable, Wakeup, header,
+};
 
 /// What the code written by the macros refers to. Not for use by hand, and free to change.
 #[doc(hidden)]

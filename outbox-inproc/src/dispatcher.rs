@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
-use outbox_core::telemetry::{Metrics, log};
+use outbox_core::telemetry::{Metrics, log_line};
 use outbox_core::{
     ConfigError, Delivered, Delivery, Dispatcher, EventType, Failure, FailureKind, Limits, Policy, State,
 };
@@ -130,7 +130,7 @@ impl Dispatcher for InProcDispatcher {
     fn prepare(&self, limits: &Limits) -> Result<(), ConfigError> {
         // Set once: relays that share a dispatcher have the same settings, or else the first one's count.
         let _ = self.relay_timeout.set(limits.handler_timeout);
-        tracing::info!(handler_counts = ?self.handler_counts(), "{}", log::DISPATCHER_STARTING);
+        tracing::info!(handler_counts = ?self.handler_counts(), "{}", log_line::DISPATCHER_STARTING);
         Ok(())
     }
 }
