@@ -1,5 +1,8 @@
 //! The relay on the in-memory source, with time and faults under control.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 mod delivering;
+mod history;
+mod simulation;
 mod stopping;
 mod world;

@@ -1,5 +1,4 @@
 //! A dispatcher whose deliveries do what each test says, and events for it.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 #![allow(
     dead_code,
     unused_imports,
