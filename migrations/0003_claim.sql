@@ -110,23 +110,25 @@ $$;
 
 -- What one look at the candidates found: lists that run side by side.
 CREATE TYPE "outbox"."outbox_look" AS (
-    seen integer, last bigint,
+    seen integer,
     fresh_ids uuid[], fresh_seqs bigint[], fresh_keys text[], fresh_bytes integer[],
     due_ids uuid[], due_seqs bigint[], due_keys text[], due_bytes integer[], due_alone smallint[],
     hold_ids uuid[], hold_seqs bigint[],
     bar_ids uuid[], bar_seqs bigint[],
     full_ids uuid[], full_seqs bigint[],
+    later_ids uuid[], later_seqs bigint[],
     busy_ids uuid[], busy_seqs bigint[], busy_keys text[]);
 
--- Looks at fresh events after p_from and, if p_due, at those due by the clock or barred until now, and judges each:
+-- Looks at fresh events after p_from, at those due by the clock and at those barred until now, and judges each:
 --   take   may be claimed
---   bar    its type is paused
---   full   the relay has no room for its type
 --   busy   its key is in flight in some lease
 --   hold   its key is blocked, or an earlier event of its key stands in line
+--   bar    its type is paused
+--   full   the relay has no room for its type
 --   later  an earlier event of its key is not taken either, or may be beyond what was read
+-- Keys are judged before types: of two events of a key, never the later one alone is put in line.
 CREATE FUNCTION "outbox"."outbox_look"(
-    p_from bigint, p_window integer, p_due boolean, p_alone_max integer, p_full text[], p_now timestamptz)
+    p_from bigint, p_window integer, p_alone_max integer, p_full text[], p_now timestamptz)
     RETURNS "outbox"."outbox_look" LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -142,7 +144,7 @@ BEGIN
         INTO v_paused, v_blocked FROM "outbox"."outbox_block";
     v_line := EXISTS (SELECT FROM "outbox"."outbox"
         WHERE status = 'pending' AND class <> 'fresh' AND ordering_key IS NOT NULL);
-    IF p_due AND EXISTS (SELECT FROM "outbox"."outbox" WHERE status = 'pending' AND class = 'barred') THEN
+    IF EXISTS (SELECT FROM "outbox"."outbox" WHERE status = 'pending' AND class = 'barred') THEN
         v_barred := "outbox"."outbox_open_types"(v_paused || p_full);
     END IF;
 
@@ -161,7 +163,7 @@ BEGIN
     due AS MATERIALIZED (
         SELECT seq, id, tenant_id, ordering_key, event_type, class, alone, pg_column_size(payload) AS bytes, available_at
         FROM "outbox"."outbox"
-        WHERE p_due AND status = 'pending' AND class IN ('scheduled', 'waiting') AND available_at <= p_now
+        WHERE status = 'pending' AND class IN ('scheduled', 'waiting') AND available_at <= p_now
             AND alone <= p_alone_max AND id NOT IN (SELECT id FROM flight)
         ORDER BY available_at, seq LIMIT p_window),
     barred AS MATERIALIZED (
@@ -183,18 +185,19 @@ BEGIN
         SELECT seq, id, class, alone, bytes, available_at,
             CASE WHEN ordering_key IS NOT NULL THEN "outbox"."outbox_key"(tenant_id, ordering_key) END AS key,
             CASE
-                WHEN event_type = ANY (v_paused) THEN 'bar'
-                WHEN event_type = ANY (p_full) THEN 'full'
-                WHEN ordering_key IS NULL THEN 'take'
-                WHEN "outbox"."outbox_key"(tenant_id, ordering_key) IN (SELECT key FROM busy) THEN 'busy'
+                WHEN ordering_key IS NOT NULL
+                    AND "outbox"."outbox_key"(tenant_id, ordering_key) IN (SELECT key FROM busy) THEN 'busy'
                 WHEN v_blocked AND EXISTS (
                     SELECT FROM "outbox"."outbox_block" AS block WHERE block.scope = 'key'
                         AND block.tenant_id = candidate.tenant_id AND block.name = candidate.ordering_key) THEN 'hold'
-                WHEN v_line AND EXISTS (
+                WHEN v_line AND ordering_key IS NOT NULL AND EXISTS (
                     SELECT FROM "outbox"."outbox" AS earlier
                     WHERE earlier.tenant_id = candidate.tenant_id AND earlier.ordering_key = candidate.ordering_key
                         AND earlier.status = 'pending' AND earlier.class <> 'fresh' AND earlier.seq < candidate.seq
                         AND NOT (earlier.class = 'scheduled' AND earlier.available_at > p_now)) THEN 'hold'
+                WHEN event_type = ANY (v_paused) THEN 'bar'
+                WHEN event_type = ANY (p_full) THEN 'full'
+                WHEN ordering_key IS NULL THEN 'take'
                 WHEN EXISTS (
                     SELECT FROM stuck WHERE stuck.tenant_id = candidate.tenant_id
                         AND stuck.ordering_key = candidate.ordering_key AND stuck.seq < candidate.seq) THEN 'later'
@@ -205,7 +208,7 @@ BEGIN
             END AS verdict
         FROM candidate)
     SELECT
-        count(*) FILTER (WHERE class = 'fresh'), max(seq) FILTER (WHERE class = 'fresh'),
+        count(*) FILTER (WHERE class = 'fresh'),
         array_agg(id ORDER BY seq) FILTER (WHERE class = 'fresh' AND verdict = 'take'),
         array_agg(seq ORDER BY seq) FILTER (WHERE class = 'fresh' AND verdict = 'take'),
         array_agg(key ORDER BY seq) FILTER (WHERE class = 'fresh' AND verdict = 'take'),
@@ -221,9 +224,11 @@ BEGIN
         array_agg(seq) FILTER (WHERE verdict = 'bar' OR verdict = 'full' AND class <> 'fresh'),
         array_agg(id) FILTER (WHERE verdict = 'full' AND class = 'fresh'),
         array_agg(seq) FILTER (WHERE verdict = 'full' AND class = 'fresh'),
-        array_agg(id) FILTER (WHERE verdict IN ('busy', 'later') AND class = 'fresh'),
-        array_agg(seq) FILTER (WHERE verdict IN ('busy', 'later') AND class = 'fresh'),
-        array_agg(key) FILTER (WHERE verdict IN ('busy', 'later') AND class = 'fresh')
+        array_agg(id) FILTER (WHERE verdict = 'later' AND class = 'fresh'),
+        array_agg(seq) FILTER (WHERE verdict = 'later' AND class = 'fresh'),
+        array_agg(id) FILTER (WHERE verdict = 'busy' AND class = 'fresh'),
+        array_agg(seq) FILTER (WHERE verdict = 'busy' AND class = 'fresh'),
+        array_agg(key) FILTER (WHERE verdict = 'busy' AND class = 'fresh')
     INTO v_look FROM judged;
     RETURN v_look;
 END
@@ -239,9 +244,11 @@ END
 $$;
 
 -- Clears the way when a window of fresh events was full and held too few that can be taken: events without room for
--- their type are barred, followers of a key in flight are held. The settlement that frees the key makes the first of
--- them due, so it must not slip through in between: the leases of those keys are locked until this claim commits.
--- A lease that is being settled right now cannot be locked; followers of its keys stay where they are.
+-- their type are barred, and those behind them in their keys held; followers of a key in flight are held.
+--
+-- The settlement that frees a key makes the first in its line due, and must not slip through before the line is there:
+-- so the lease is locked until this claim commits, and its keys are read again under the lock. A lease that is being
+-- settled right now cannot be locked; followers of its keys stay where they are.
 CREATE FUNCTION "outbox"."outbox_clear_the_way"(p_look "outbox"."outbox_look") RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v_locked bigint[];
@@ -250,6 +257,9 @@ DECLARE
 BEGIN
     IF p_look.full_ids IS NOT NULL THEN
         PERFORM "outbox"."outbox_set_aside"('barred', p_look.full_ids, p_look.full_seqs);
+    END IF;
+    IF p_look.later_ids IS NOT NULL THEN
+        PERFORM "outbox"."outbox_set_aside"('held', p_look.later_ids, p_look.later_seqs);
     END IF;
     IF p_look.busy_ids IS NULL THEN
         RETURN;
@@ -260,9 +270,9 @@ BEGIN
         ORDER BY number FOR SHARE SKIP LOCKED) AS free;
     SELECT array_agg(follower.id), array_agg(follower.seq) INTO v_ids, v_seqs
         FROM unnest(p_look.busy_ids, p_look.busy_seqs, p_look.busy_keys) AS follower (id, seq, key)
-        WHERE follower.key NOT IN (
+        WHERE follower.key IN (
             SELECT taken.key FROM "outbox"."outbox_lease" AS lease CROSS JOIN unnest(lease.keys) AS taken (key)
-            WHERE lease.number <> ALL (coalesce(v_locked, '{}')) AND taken.key IS NOT NULL);
+            WHERE lease.number = ANY (v_locked));
     IF v_ids IS NOT NULL THEN
         PERFORM "outbox"."outbox_set_aside"('held', v_ids, v_seqs);
     END IF;
@@ -330,8 +340,7 @@ DECLARE
     v_from bigint;
     v_window integer := p_limit;
     v_look "outbox"."outbox_look";
-    v_due "outbox"."outbox_look";
-    v_fresh_ids uuid[] := '{}';  v_fresh_seqs bigint[] := '{}';  v_fresh_keys text[] := '{}';  v_fresh_bytes integer[] := '{}';
+    v_fresh integer;
     v_ids uuid[] := '{}';        v_seqs bigint[] := '{}';        v_keys text[] := '{}';        v_bytes integer[] := '{}';
     v_lone_ids uuid[] := '{}';   v_lone_seqs bigint[] := '{}';   v_lone_keys text[] := '{}';   v_lone integer := 0;
     v_room integer;
@@ -352,52 +361,49 @@ BEGIN
     SELECT CASE max(held.alone) WHEN 2 THEN 0 WHEN 1 THEN 1 ELSE 2 END INTO v_alone_max
         FROM "outbox"."outbox_lease" AS held WHERE held.number > v_lease_mark AND held.worker = p_worker;
 
+    -- Each look starts at the mark again: a second one that went on where the first had ended would miss what was
+    -- committed in between below that place, and could take a later event of the same key.
     FOR pass IN 1..8 LOOP
-        v_look := "outbox"."outbox_look"(v_from, v_window, pass = 1, v_alone_max, p_full, v_now);
-        IF pass = 1 THEN
-            v_due := v_look;
-        END IF;
-        v_fresh_ids := v_fresh_ids || v_look.fresh_ids;    v_fresh_seqs := v_fresh_seqs || v_look.fresh_seqs;
-        v_fresh_keys := v_fresh_keys || v_look.fresh_keys; v_fresh_bytes := v_fresh_bytes || v_look.fresh_bytes;
+        v_look := "outbox"."outbox_look"(v_from, v_window, v_alone_max, p_full, v_now);
         IF v_look.hold_ids IS NOT NULL THEN
             PERFORM "outbox"."outbox_set_aside"('held', v_look.hold_ids, v_look.hold_seqs);
         END IF;
         IF v_look.bar_ids IS NOT NULL THEN
             PERFORM "outbox"."outbox_set_aside"('barred', v_look.bar_ids, v_look.bar_seqs);
         END IF;
-        EXIT WHEN v_look.seen < v_window OR cardinality(v_fresh_ids) >= p_limit;
+        v_fresh := coalesce(cardinality(v_look.fresh_ids), 0);
+        EXIT WHEN v_look.seen < v_window OR v_fresh >= p_limit;
         PERFORM "outbox"."outbox_clear_the_way"(v_look);
-        v_from := v_look.last;
-        v_window := least(v_window * 4, 2000);
+        v_window := least(v_window * 4, greatest(p_limit, 2000));
     END LOOP;
 
     -- Due events and fresh ones each get half of the claim at least; what one leaves, the other takes.
     v_room := least(
-        coalesce(cardinality(v_due.due_ids), 0),
-        greatest(p_limit - cardinality(v_fresh_ids), (p_limit + (random() < 0.5)::integer) / 2));
+        coalesce(cardinality(v_look.due_ids), 0),
+        greatest(p_limit - v_fresh, (p_limit + (random() < 0.5)::integer) / 2));
     FOR i IN 1..v_room LOOP
-        IF v_due.due_alone[i] = 0 THEN
-            v_ids := v_ids || v_due.due_ids[i];   v_seqs := v_seqs || v_due.due_seqs[i];
-            v_keys := v_keys || v_due.due_keys[i]; v_bytes := v_bytes || v_due.due_bytes[i];
+        IF v_look.due_alone[i] = 0 THEN
+            v_ids := v_ids || v_look.due_ids[i];   v_seqs := v_seqs || v_look.due_seqs[i];
+            v_keys := v_keys || v_look.due_keys[i]; v_bytes := v_bytes || v_look.due_bytes[i];
         -- The first suspect decides: one of the strictest kind stays the only one.
-        ELSIF v_lone = 0 OR (v_lone = 1 AND v_due.due_alone[i] = 1) THEN
-            v_lone := v_due.due_alone[i];
-            v_lone_ids := v_lone_ids || v_due.due_ids[i]; v_lone_seqs := v_lone_seqs || v_due.due_seqs[i];
-            v_lone_keys := v_lone_keys || v_due.due_keys[i];
+        ELSIF v_lone = 0 OR (v_lone = 1 AND v_look.due_alone[i] = 1) THEN
+            v_lone := v_look.due_alone[i];
+            v_lone_ids := v_lone_ids || v_look.due_ids[i]; v_lone_seqs := v_lone_seqs || v_look.due_seqs[i];
+            v_lone_keys := v_lone_keys || v_look.due_keys[i];
         END IF;
     END LOOP;
     v_room := p_limit - cardinality(v_ids) - cardinality(v_lone_ids);
     IF v_room > 0 AND array_remove(v_keys, NULL) <> '{}' THEN
         FOR v_follower IN SELECT * FROM "outbox"."outbox_followers"(
-            v_seqs, v_ids, greatest(v_room - cardinality(v_fresh_ids), v_room / 2), p_full, v_now)
+            v_seqs, v_ids, greatest(v_room - v_fresh, v_room / 2), p_full, v_now)
         LOOP
             v_ids := v_ids || v_follower.id;    v_seqs := v_seqs || v_follower.seq;
             v_keys := v_keys || v_follower.key; v_bytes := v_bytes || v_follower.bytes;
         END LOOP;
         v_room := p_limit - cardinality(v_ids) - cardinality(v_lone_ids);
     END IF;
-    v_ids := v_ids || v_fresh_ids[1:v_room];    v_seqs := v_seqs || v_fresh_seqs[1:v_room];
-    v_keys := v_keys || v_fresh_keys[1:v_room]; v_bytes := v_bytes || v_fresh_bytes[1:v_room];
+    v_ids := v_ids || v_look.fresh_ids[1:v_room];    v_seqs := v_seqs || v_look.fresh_seqs[1:v_room];
+    v_keys := v_keys || v_look.fresh_keys[1:v_room]; v_bytes := v_bytes || v_look.fresh_bytes[1:v_room];
     SELECT count(*) INTO v_keep FROM (
         SELECT n, sum(size) OVER (ORDER BY n) AS total FROM unnest(v_bytes) WITH ORDINALITY AS event (size, n)) AS sized
         WHERE total <= p_max_bytes OR n = 1;

@@ -3,7 +3,8 @@
 -- Records the outcome of one event that was not completed. The caller has made sure that its lease holds.
 --   retry     tried in vain: due again after p_after, behind nobody and before its key's later events
 --   failed    given up; what becomes of its key is p_key_policy: go_on, stop, park
---   released  not tried: as it was, or due again after p_after
+--   released  not tried: as it was, or due again after p_after. With a key it goes back into its line: later events of
+--             the key may have been put there meanwhile
 CREATE FUNCTION "outbox"."outbox_settle_one"(
     p_id uuid, p_seq bigint, p_kind text, p_after interval, p_error text, p_done text[], p_key_policy text, p_now timestamptz)
     RETURNS void LANGUAGE plpgsql
@@ -29,9 +30,11 @@ BEGIN
         IF p_after > interval '0' THEN
             UPDATE "outbox"."outbox" SET class = 'waiting', available_at = p_now + p_after, done_parts = p_done
             WHERE id = p_id AND seq = p_seq AND status = 'pending';
-        ELSIF p_done <> '{}' THEN
-            UPDATE "outbox"."outbox" SET done_parts = p_done
-            WHERE id = p_id AND seq = p_seq AND status = 'pending';
+        ELSE
+            UPDATE "outbox"."outbox"
+            SET class = CASE WHEN class = 'fresh' AND ordering_key IS NOT NULL THEN 'held' ELSE class END, done_parts = p_done
+            WHERE id = p_id AND seq = p_seq AND status = 'pending'
+                AND (p_done <> '{}' OR class = 'fresh' AND ordering_key IS NOT NULL);
         END IF;
     END CASE;
 END

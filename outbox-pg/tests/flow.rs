@@ -1,5 +1,7 @@
 //! From a transaction to a handler and back.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod support;
 
 use std::sync::{Arc, Mutex};

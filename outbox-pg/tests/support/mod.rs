@@ -1,6 +1,11 @@
 //! A database with an outbox, and what tests do to it.
 
-#![expect(dead_code, reason = "each test binary uses its part")]
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "each test binary uses its part, and a test fails by panicking"
+)]
 
 use std::num::NonZeroU32;
 use std::time::Duration;
