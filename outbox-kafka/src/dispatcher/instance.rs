@@ -1,0 +1,213 @@
+//! One producer of librdkafka, and its reports.
+
+use std::fmt;
+use std::time::Duration;
+
+use outbox_core::ConfigError;
+use rdkafka::ClientConfig;
+use rdkafka::client::ClientContext;
+use rdkafka::config::{FromClientConfigAndContext, RDKafkaLogLevel};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::{Header, OwnedHeaders};
+use rdkafka::producer::{
+    BaseRecord, DeliveryResult, Producer, ProducerContext, PurgeConfig, ThreadedProducer,
+};
+use tokio::sync::mpsc;
+
+use super::pipeline::Ticket;
+use crate::OutgoingRecord;
+use crate::client_log::ClientLog;
+use crate::settings::KafkaSettings;
+
+/// What became of a record.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Report {
+    pub(super) ticket: Ticket,
+    pub(super) result: Result<(), RDKafkaErrorCode>,
+}
+
+/// Sends reports on to the task that waits for them.
+struct Reports {
+    log: ClientLog,
+    reports: mpsc::UnboundedSender<Report>,
+}
+
+impl ClientContext for Reports {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
+        self.log.log(level, facility, line);
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        self.log.error(error, reason);
+    }
+}
+
+impl ProducerContext for Reports {
+    type DeliveryOpaque = Box<Ticket>;
+
+    fn delivery(&self, result: &DeliveryResult<'_>, ticket: Box<Ticket>) {
+        let result = match result {
+            Ok(_) => Ok(()),
+            Err((error, _)) => Err(error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail)),
+        };
+        // The task is gone only if the whole dispatcher is.
+        let _ = self.reports.send(Report {
+            ticket: *ticket,
+            result,
+        });
+    }
+}
+
+/// A producer, its polling thread, and the way of its reports.
+pub(super) struct Instance {
+    producer: ThreadedProducer<Reports>,
+}
+
+impl Instance {
+    /// Makes a producer. Connects in the background.
+    pub(super) fn new(
+        settings: &KafkaSettings,
+        config: &ClientConfig,
+        client: &'static str,
+        reports: mpsc::UnboundedSender<Report>,
+    ) -> Result<Self, ConfigError> {
+        let context = Reports {
+            log: ClientLog::new(settings, client),
+            reports,
+        };
+        let producer = ThreadedProducer::from_config_and_context(config, context);
+        Ok(Self {
+            producer: producer.map_err(|error| settings.refused(&error))?,
+        })
+    }
+
+    /// Hands a record over. Never blocks.
+    pub(super) fn send(
+        &self,
+        record: &OutgoingRecord,
+        partition: i32,
+        ticket: Ticket,
+    ) -> Result<(), RDKafkaErrorCode> {
+        let mut headers = OwnedHeaders::new_with_capacity(record.headers.len());
+        for (name, value) in &record.headers {
+            headers = headers.insert(Header {
+                key: name,
+                value: Some(value),
+            });
+        }
+        let mut sent: BaseRecord<'_, str, str, Box<Ticket>> =
+            BaseRecord::with_opaque_to(record.topic.as_str(), Box::new(ticket))
+                .partition(partition)
+                .payload(record.value.as_str())
+                .timestamp(record.timestamp_ms)
+                .headers(headers);
+        sent.key = record.key.as_deref();
+        match self.producer.send(sent) {
+            Ok(()) => Ok(()),
+            Err((error, _)) => Err(error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail)),
+        }
+    }
+
+    /// Why the instance is of no use any more, if it is not.
+    pub(super) fn fatal(&self) -> Option<String> {
+        self.producer.client().fatal_error().map(|(_, why)| why)
+    }
+
+    /// Takes back what was not sent yet.
+    pub(super) fn purge_queue(&self) {
+        self.producer.purge(PurgeConfig::default().queue());
+    }
+
+    /// Takes back what was not sent yet, and gives up waiting for the rest.
+    pub(super) fn purge_all(&self) {
+        self.producer.purge(PurgeConfig::default().queue().inflight());
+    }
+
+    /// Ends the instance without making the caller wait.
+    pub(super) fn discard(self) {
+        // It joins a thread and closes connections: up to a second.
+        drop(tokio::task::spawn_blocking(move || drop(self)));
+    }
+}
+
+impl fmt::Debug for Instance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Instance")
+    }
+}
+
+/// The client's settings for each kind of instance.
+#[derive(Debug, Clone)]
+pub(super) struct InstanceConfig {
+    pub(super) settings: KafkaSettings,
+    pub(super) delivery_timeout: Duration,
+    pub(super) linger: Duration,
+    pub(super) batch_bytes_max: usize,
+    pub(super) message_bytes_max: usize,
+    pub(super) queue_messages_max: usize,
+}
+
+impl InstanceConfig {
+    /// What nobody else may set: the guarantees rest on it, or an option of ours says it.
+    pub(super) const RESERVED: [&'static str; 17] = [
+        "acks",
+        "request.required.acks",
+        "enable.idempotence",
+        "enable.gapless.guarantee",
+        "transactional.id",
+        "message.timeout.ms",
+        "delivery.timeout.ms",
+        "max.in.flight",
+        "max.in.flight.requests.per.connection",
+        "retries",
+        "message.send.max.retries",
+        "batch.num.messages",
+        "batch.size",
+        "linger.ms",
+        "queue.buffering.max.ms",
+        "message.max.bytes",
+        "queue.buffering.max.messages",
+    ];
+
+    /// The pipeline's. It retries for ever: the deadline of an event is ours to keep.
+    pub(super) fn pipelined(&self, batch_bytes_max: usize) -> ClientConfig {
+        let mut config = self.common();
+        config
+            .set("enable.idempotence", "true")
+            .set("enable.gapless.guarantee", "true")
+            .set("message.timeout.ms", "0")
+            .set("linger.ms", self.linger.as_millis().to_string())
+            .set("batch.size", batch_bytes_max.to_string());
+        config
+    }
+
+    /// One record at a time. With nothing ever behind it a record needs no sequence number to stay in order, and
+    /// without one no refusal can harm the instance.
+    pub(super) fn careful(&self) -> ClientConfig {
+        let mut config = self.common();
+        config
+            .set("max.in.flight", "1")
+            .set("batch.num.messages", "1")
+            .set("linger.ms", "0")
+            .set(
+                "message.timeout.ms",
+                self.delivery_timeout.as_millis().to_string(),
+            );
+        config
+    }
+
+    fn common(&self) -> ClientConfig {
+        // A request that hangs is given up, and sent again, well before the event's deadline.
+        let request = (self.delivery_timeout / 2).max(Duration::from_millis(1000));
+        self.settings.client_config(&[
+            ("acks", "all".to_owned()),
+            ("socket.timeout.ms", request.as_millis().to_string()),
+            ("request.timeout.ms", request.as_millis().to_string()),
+            ("message.max.bytes", self.message_bytes_max.to_string()),
+            (
+                "queue.buffering.max.messages",
+                self.queue_messages_max.to_string(),
+            ),
+        ])
+    }
+}

@@ -1,0 +1,138 @@
+//! What jobs are answered.
+
+use outbox_core::{Failure, FailureKind};
+use tokio::time::Instant;
+
+use super::{COLLECT_MAX_LATE, Phase, Sender};
+use crate::dispatcher::careful::Step;
+use crate::dispatcher::instance::{Instance, Report};
+use crate::dispatcher::job::{JobId, called_off, outage};
+use crate::dispatcher::pipeline::Progress;
+use crate::dispatcher::verdict::{Fault, fault};
+
+impl Sender {
+    /// Answers a job whose records are all acknowledged.
+    pub(super) fn progress(&mut self, progress: Progress) {
+        let Progress::Finished(id) = progress else { return };
+        if let Some(mut hand) = self.hands.remove(&id) {
+            let (delivered, failure) = (hand.request.records.len(), hand.request.failure.take());
+            hand.request.answer(delivered, failure);
+        }
+    }
+
+    pub(super) fn answer(&mut self, id: JobId, delivered: usize, failure: Failure) {
+        if let Some(hand) = self.hands.remove(&id) {
+            hand.request.answer(delivered, Some(failure));
+        }
+    }
+
+    /// Takes what the careful producer says about a record.
+    pub(super) fn careful_report(&mut self, report: &Report, now: Instant) {
+        let code = match report.result {
+            Ok(()) => {
+                if let Step::Through(id, done) = self.careful.acknowledged(report.ticket) {
+                    self.resume(id, done);
+                }
+                return;
+            }
+            Err(code) => code,
+        };
+        if fault(code) == Fault::Topic {
+            self.forget_topic(report.ticket);
+        }
+        let Some(suspect) = self.careful.failed(report.ticket) else {
+            return;
+        };
+        let why = format!("the broker refuses the record: {code}");
+        let failure = match fault(code) {
+            Fault::Refused => Failure::new(FailureKind::Reject, why),
+            Fault::Doubtful | Fault::Topic => Failure::new(FailureKind::Retry, why),
+            Fault::Transport => {
+                self.last_error = Some(code);
+                self.is_down(now);
+                outage(self.outage_reason())
+            }
+        };
+        self.answer(suspect.job, suspect.next, failure);
+    }
+
+    /// A job's suspects are through: the rest goes by the pipeline.
+    fn resume(&mut self, id: JobId, done: usize) {
+        let Some(hand) = self.hands.get(&id) else { return };
+        if done == hand.lanes.len() {
+            self.progress(Progress::Finished(id));
+        } else {
+            self.pipeline.admit(id, hand.lanes.clone(), done);
+        }
+    }
+
+    /// Answers jobs that nobody waits for any more, and those whose time is up.
+    pub(super) fn sweep(&mut self, now: Instant) {
+        let off = self.hands.iter().filter(|(_, hand)| hand.request.is_called_off());
+        for id in off.map(|(id, _)| *id).collect::<Vec<_>>() {
+            let delivered = self.take_off(id);
+            self.answer(id, delivered, called_off());
+        }
+        if !self.hands.values().any(|hand| hand.request.deadline <= now) {
+            return;
+        }
+        // Those that are nearly due as well: each time an instance is given up, and that should not be often.
+        let nearly = now + self.config.delivery_timeout / 10;
+        let due = self
+            .hands
+            .iter()
+            .filter(|(_, hand)| hand.request.deadline <= nearly);
+        let due: Vec<JobId> = due.map(|(id, _)| *id).collect();
+        self.is_down(now);
+        for id in due {
+            if self.late.contains(&id) {
+                continue;
+            }
+            if self.pipeline.contains(id) && self.pipeline.in_flight() > 0 {
+                self.late.push(id);
+            } else {
+                let delivered = self.take_off(id);
+                self.answer(id, delivered, outage(self.outage_reason()));
+            }
+        }
+        if !self.late.is_empty() {
+            self.give_up(now);
+        }
+    }
+
+    /// Nothing more may leave: what is queued is taken back, what is in flight is waited for a moment.
+    fn give_up(&mut self, now: Instant) {
+        let soon = now + COLLECT_MAX_LATE;
+        let until = match self.phase {
+            Phase::Collecting { until, .. } => until.min(soon),
+            _ => soon,
+        };
+        self.pipeline.halt();
+        if let Some(instance) = &self.instance {
+            instance.purge_all();
+        }
+        self.phase = Phase::Collecting { until, purged: true };
+    }
+
+    /// Takes a job off wherever it is, and says how many of its records are acknowledged.
+    fn take_off(&mut self, id: JobId) -> usize {
+        self.asking.retain(|asking| *asking != id);
+        self.late.retain(|late| *late != id);
+        match self.careful.remove(id) {
+            Some((delivered, under_way)) => {
+                if under_way && let Some(instance) = self.careful_instance.take() {
+                    Instance::discard(instance);
+                }
+                delivered
+            }
+            None => self.pipeline.remove(id),
+        }
+    }
+
+    pub(super) fn outage_reason(&self) -> String {
+        match self.last_error {
+            Some(code) => format!("kafka did not acknowledge in time; the last error was: {code}"),
+            None => "kafka did not acknowledge in time".to_owned(),
+        }
+    }
+}
