@@ -226,7 +226,8 @@ pub enum Listening {
 /// 7. A retried event is claimed again once its time has come, with the next attempt and the parts done so far.
 /// 8. A released event is claimed again without counting an attempt.
 /// 9. When a lease ends unsettled, its events can be claimed again, each in a claim of its own; the loss of a
-///    lone claim is counted in [`Claimed::lost_claims`].
+///    lone claim is counted in [`Claimed::lost_claims`]. Of several lone claims lost at once by one relay none need be
+///    counted, if their events are then claimed one at a time: nobody can say which of them was to blame.
 /// 10. Extending a held claim keeps it; extending a lost one reports it and revives nothing.
 /// 11. Events that share an ordering key within a tenant are in at most one claim at a time, and come in publish order:
 ///     none before an earlier one that is due or was claimed before, however long that one has to wait.

@@ -83,7 +83,8 @@ pub use claiming::{
 pub use keeping::{
     a_claim_that_ended_cannot_be_settled, an_extended_claim_is_kept,
     events_of_an_ended_lease_come_again_alone, extending_an_ended_claim_reports_it_and_revives_nothing,
-    the_loss_of_a_lone_claim_is_counted, what_is_left_of_a_settled_claim_stays_held,
+    the_loss_of_a_lone_claim_is_counted, the_loss_of_a_shared_claim_burns_nobody,
+    what_is_left_of_a_settled_claim_stays_held,
 };
 pub use keys::{
     a_failed_event_lets_its_key_go_on, a_parked_key_follows_its_failed_event,
@@ -193,6 +194,7 @@ macro_rules! source_conformance {
             what_is_left_of_a_settled_claim_stays_held
             events_of_an_ended_lease_come_again_alone
             the_loss_of_a_lone_claim_is_counted
+            the_loss_of_a_shared_claim_burns_nobody
             extending_an_ended_claim_reports_it_and_revives_nothing
             dropped_calls_leave_at_most_a_claim_that_ends
         }
