@@ -1,4 +1,27 @@
 //! The loop that moves events from a source to a dispatcher.
+//!
+//! # Overview
+//! One task owns all state and never waits for a single thing ([`run_loop`], `engine`). Claims, settlements and
+//! heartbeats are tasks of their own (`job`), one of each kind at a time. Deliveries are done by workers that share a
+//! queue (`pool`, `worker`). Decisions are plain functions: how much to claim (`pace`), what to record (`outcome`), how
+//! long to believe in a claim (`lease`).
+//!
+//! ```text
+//!  source ─claim─▶ intake ─▶ queue ─▶ workers ─▶ results ─▶ settling ─settle─▶ source
+//!                    ▲                                         │
+//!                    └──────────── room, hints ◀───────────────┘
+//! ```
+//!
+//! # State
+//! An event is *held* from its claim until its delivery has ended, then *unrecorded* until the source has taken its
+//! outcome. Memory is bounded by what is held: `concurrency` events and as many as were delivered within the last moment.
+//!
+//! # Time
+//! Only the monotonic clock is read. Leases are believed in from before their request, less a margin.
+//!
+//! # Failure
+//! A source that fails is asked again after a wait that grows; outcomes that it did not take are kept. A delivery that
+//! fails, panics or hangs is an outcome of its event. Whatever ends the loop, what is claimed comes back by its lease.
 
 mod backoff;
 mod builder;
@@ -44,6 +67,23 @@ use crate::telemetry::{log_line, span};
 use crate::{Dispatcher, Source};
 
 /// Moves events from a [`Source`] to a [`Dispatcher`] until it is told to stop.
+///
+/// Several relays may share a source, in one process or in many; each event is in the hands of one at a time.
+///
+/// ```no_run
+/// # use std::sync::Arc;
+/// # use outbox_core::{Dispatcher, Relay, RelaySettings, Source};
+/// # async fn example(source: Arc<dyn Source>, dispatcher: Arc<dyn Dispatcher>) -> Result<(), Box<dyn std::error::Error>> {
+/// let relay = Relay::builder(source, dispatcher)
+///     .settings(RelaySettings::from_env()?)
+///     .build()?;
+/// let health = relay.health(); // for a readiness probe
+/// let relay = relay.spawn();
+/// // … until the process is asked to end:
+/// let report = relay.shutdown().await?;
+/// # Ok(())
+/// # }
+/// ```
 pub struct Relay(Parts);
 
 impl fmt::Debug for Relay {

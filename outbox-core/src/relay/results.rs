@@ -181,6 +181,9 @@ impl Engine {
         let Some(held) = self.take_held(id) else { return };
         tracing::error!(event.id = %held.event, "{}", log_line::HANDLER_STUCK);
         held.cancelled.cancel();
+        let freed = self.types.leave_early(&held.rules);
+        self.pool.push(freed);
+        self.more = true;
         let (outcome, envelope) = held.stuck_outcome();
         self.stuck.push(id);
         self.stuck_changed();

@@ -35,6 +35,8 @@ pub(super) struct Types {
 struct TypeState {
     rules: Arc<Rules>,
     running: u32,
+    /// Places that were given back for deliveries that hang, before their work has ended.
+    left_early: u32,
     waiting: VecDeque<Work>,
     paused_until: Option<Instant>,
 }
@@ -72,6 +74,7 @@ impl Types {
         let state = TypeState {
             rules: Arc::clone(&rules),
             running: 0,
+            left_early: 0,
             waiting: VecDeque::new(),
             paused_until: None,
         };
@@ -105,17 +108,34 @@ impl Types {
 
     /// Gives places back, and returns the work that can take them.
     pub(super) fn leave(&mut self, limited: &[EventType]) -> Vec<Work> {
-        let mut candidates = Vec::new();
+        let mut admitted = Vec::new();
         for event_type in limited {
-            if let Some(state) = self.known.get_mut(event_type) {
-                state.running = state.running.saturating_sub(1);
-                candidates.extend(state.waiting.pop_front());
+            let Some(state) = self.known.get_mut(event_type) else {
+                continue;
+            };
+            if state.left_early > 0 {
+                state.left_early -= 1;
+                continue;
+            }
+            state.running = state.running.saturating_sub(1);
+            // Work that is held up by another of its types moves to that one's line, and must not keep the place empty.
+            while let Some(work) = self.known.get_mut(event_type).and_then(TypeState::next) {
+                admitted.extend(self.admit(work));
             }
         }
-        candidates
-            .into_iter()
-            .filter_map(|work| self.admit(work))
-            .collect()
+        admitted
+    }
+
+    /// Gives back the place of a delivery that hangs; whenever its work ends, that place counts no more.
+    pub(super) fn leave_early(&mut self, rules: &Rules) -> Vec<Work> {
+        if rules.limit.is_none() {
+            return Vec::new();
+        }
+        let freed = self.leave(std::slice::from_ref(&rules.event_type));
+        if let Some(state) = self.known.get_mut(&rules.event_type) {
+            state.left_early += 1;
+        }
+        freed
     }
 
     /// A delivery of the type succeeded: an outage is over.
@@ -179,6 +199,12 @@ impl Types {
 }
 
 impl TypeState {
+    /// The first that waits, if there is a place.
+    fn next(&mut self) -> Option<Work> {
+        let free = self.rules.limit.is_none_or(|limit| self.running < limit);
+        if free { self.waiting.pop_front() } else { None }
+    }
+
     fn has_a_say(&self) -> bool {
         self.rules.limit.is_some() || self.paused_until.is_some()
     }

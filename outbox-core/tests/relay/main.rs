@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 mod delivering;
+mod failing;
 mod history;
 mod simulation;
 mod stopping;

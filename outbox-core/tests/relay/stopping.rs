@@ -1,11 +1,13 @@
 //! How a relay stops: in bounded time, with nothing left half-marked.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::world::{Faults, Faulty, Scripted, event, keyed, source, until};
 use outbox_core::memory::Counts;
-use outbox_core::{FailureKind, Relay};
+use outbox_core::{FailureKind, Policy, Relay};
 use tokio::time::Instant;
 
 const GRACE: Duration = Duration::from_secs(4);
@@ -44,7 +46,7 @@ async fn running_handlers_get_the_grace_period_and_their_results_are_recorded() 
         source.publish_envelope(event("Short"));
     }
     let relay = Relay::builder(source.clone(), dispatcher.clone())
-        .concurrency(std::num::NonZeroU32::new(10).unwrap())
+        .concurrency(NonZeroU32::new(10).unwrap())
         .shutdown_grace(GRACE)
         .build()
         .unwrap()
@@ -192,13 +194,21 @@ async fn dropping_the_relay_at_any_moment_leaves_what_its_leases_end() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_handler_that_blocks_its_thread_is_stuck_and_takes_no_place() {
     let source = source();
-    let dispatcher = Scripted::default().on("Blocks", |_| async {
-        std::thread::sleep(Duration::from_secs(6));
-        Ok(())
+    let tries = Arc::new(AtomicUsize::new(0));
+    let counter = tries.clone();
+    let dispatcher = Scripted::default().on("Blocks", move |_| {
+        let first = counter.fetch_add(1, Ordering::SeqCst) == 0;
+        async move {
+            if first {
+                std::thread::sleep(Duration::from_secs(8));
+            }
+            Ok(())
+        }
     });
+    let dispatcher = dispatcher.policy("Blocks", Policy::default().with_concurrency(NonZeroU32::MIN));
     source.publish_envelope(event("Blocks"));
     let relay = Relay::builder(source.clone(), Arc::new(dispatcher))
-        .concurrency(std::num::NonZeroU32::MIN)
+        .concurrency(NonZeroU32::MIN)
         .handler_timeout(Duration::from_millis(100))
         .shutdown_grace(Duration::ZERO)
         .build()
@@ -206,11 +216,13 @@ async fn a_handler_that_blocks_its_thread_is_stuck_and_takes_no_place() {
         .spawn();
     let health = relay.health();
     until("it counts as stuck", || health.stuck() == 1).await;
+    // Its own type is limited to one place, and still goes on.
+    until("it is tried again", || tries.load(Ordering::SeqCst) == 2).await;
     for _ in 0..20 {
         source.publish_envelope(event("Plain"));
     }
 
-    until("the others are delivered", || source.counts().completed == 20).await;
+    until("the others are delivered", || source.counts().completed == 21).await;
     assert_eq!(health.stuck(), 1);
     let report = relay.shutdown().await.unwrap();
 

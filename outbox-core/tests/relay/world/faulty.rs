@@ -22,6 +22,8 @@ pub(crate) struct Faults {
     pub(crate) hang_claim: bool,
     /// Settlements never answer.
     pub(crate) hang_settle: bool,
+    /// Settlements fail before they do anything.
+    pub(crate) fail_settle: bool,
     /// Heartbeats fail.
     pub(crate) fail_extend: bool,
     /// No hint ever arrives.
@@ -36,6 +38,7 @@ impl Faults {
             lose_claim_answer: false,
             hang_claim: false,
             hang_settle: false,
+            fail_settle: false,
             fail_extend: false,
             deaf: false,
         }
@@ -91,7 +94,7 @@ impl Source for Faulty {
         if faults.hang_settle {
             std::future::pending::<()>().await;
         }
-        if faults.fail {
+        if faults.fail || faults.fail_settle {
             return Err(down("settle"));
         }
         let settled = self.inner.settle(settlements).await;
