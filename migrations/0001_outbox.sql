@@ -70,8 +70,8 @@ CREATE INDEX "outbox_key" ON "outbox"."outbox" (tenant_id, ordering_key, seq)
     WHERE status = 'pending' AND class <> 'fresh' AND ordering_key IS NOT NULL;
 -- Events whose type may not run, by type.
 CREATE INDEX "outbox_barred" ON "outbox"."outbox" (event_type, seq) WHERE status = 'pending' AND class = 'barred';
--- Dead letters, for operators.
-CREATE INDEX "outbox_failed" ON "outbox"."outbox" (processed_at) WHERE status = 'failed';
+-- Dead letters, for operators: in publish order, so that those of one key are redriven in theirs.
+CREATE INDEX "outbox_failed" ON "outbox"."outbox" (seq) WHERE status = 'failed';
 
 -- The claim ledger: one row per claim, not one update per event. Its number orders claims, its secret proves one.
 CREATE TABLE "outbox"."outbox_lease" (

@@ -71,6 +71,10 @@ pub use outbox_pg::{
     migration_sql,
 };
 
+// Operating: status, redrive, discard, pause, resume, prune.
+#[cfg(feature = "pg")]
+pub use outbox_pg::admin;
+
 // Other transports.
 #[cfg(feature = "kafka")]
 pub use outbox_kafka as kafka;

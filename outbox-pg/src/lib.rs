@@ -1,5 +1,7 @@
 //! The outbox on Postgres: publisher, source, migrations.
 
+pub mod admin;
+mod error;
 mod instant;
 mod migrate;
 mod names;

@@ -24,6 +24,7 @@ const MIGRATIONS: &[Migration] = migrations![
     3 "0003_claim",
     4 "0004_settle",
     5 "0005_mark",
+    6 "0006_admin",
 ];
 
 /// The schema version that this build needs.

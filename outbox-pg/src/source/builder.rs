@@ -12,11 +12,11 @@ use uuid::Uuid;
 
 use super::PgSource;
 use super::claim::Claim;
-use super::error::source_error;
 use super::listener::{Ears, Hearing, Listener};
 use super::mark::Marker;
 use super::session::Sessions;
 use super::settle::Settle;
+use crate::error::source_error;
 use crate::sql::Sql;
 use crate::{MigrateError, Names, check_version};
 

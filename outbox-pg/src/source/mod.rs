@@ -2,7 +2,6 @@
 
 mod builder;
 mod claim;
-mod error;
 mod listener;
 mod mark;
 mod session;

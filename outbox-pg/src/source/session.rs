@@ -7,7 +7,7 @@ use sqlx::pool::PoolConnection;
 use sqlx::{PgConnection, PgPool, Postgres};
 use tokio::time::timeout;
 
-use super::error::source_error;
+use crate::error::source_error;
 
 /// The relay's own small pool: handlers that use up the application's cannot stop the relay.
 #[derive(Debug, Clone)]

@@ -21,7 +21,7 @@ const PLAIN_CLASSES: [&str; 12] = [
 const SETUP_CLASSES: [&str; 5] = ["25", "28", "3D", "3F", "42"];
 
 /// Sorts an error into what waiting can cure and what it cannot.
-pub(super) fn source_error(operation: &'static str, error: sqlx::Error) -> SourceError {
+pub(crate) fn source_error(operation: &'static str, error: sqlx::Error) -> SourceError {
     let sqlx::Error::Database(server) = &error else {
         return SourceError::unavailable(operation, error);
     };

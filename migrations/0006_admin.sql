@@ -1,0 +1,332 @@
+-- Operating: pausing and resuming, redriving and discarding, pruning, and what stands where.
+--
+-- Whoever changes pending or failed events by hand does it here, under lock 1: between two claims. Every change is
+-- recorded. Long actions go in steps of a few hundred events, so that claims get their turn in between.
+
+CREATE TABLE "outbox"."outbox_audit" (
+    number      bigint      NOT NULL GENERATED ALWAYS AS IDENTITY (SEQUENCE NAME "outbox"."outbox_audit_number"),
+    action      text        NOT NULL,
+    -- Which events, types or keys, as they were named.
+    filter      json        NOT NULL,
+    reason      text        NOT NULL,
+    -- Who wanted it, as they say, and the role that did it.
+    actor       text        NOT NULL,
+    role        text        NOT NULL DEFAULT current_user,
+    events      bigint      NOT NULL DEFAULT 0,
+    -- How far a long action came: where it goes on after an interruption.
+    reached     bigint      NOT NULL DEFAULT 0,
+    created_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    finished_at timestamptz,
+    CONSTRAINT "outbox_audit_pkey" PRIMARY KEY (number),
+    CONSTRAINT "outbox_audit_check" CHECK (action IN ('redrive', 'discard', 'pause', 'resume'))
+);
+
+-- Wakes a relay that sleeps. Without the handshake: operators are few, and a relay that is about to sleep listens already.
+CREATE FUNCTION "outbox"."outbox_wake_now"() RETURNS void LANGUAGE sql AS $$
+    SELECT pg_catalog.pg_notify("outbox"."outbox_channel"(), '')
+$$;
+
+-- Pauses an event type (p_tenant is then empty: types are paused for all) or an ordering key. What is being delivered is
+-- finished; no claim after this takes more. Returns whether it was running.
+CREATE FUNCTION "outbox"."outbox_pause"(
+    p_scope text, p_tenant text, p_name text, p_reason text DEFAULT '', p_actor text DEFAULT current_user)
+    RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    v_new integer;
+BEGIN
+    PERFORM "outbox"."outbox_require_read_committed"();
+    PERFORM pg_advisory_xact_lock("outbox"."outbox_lock_number"(1));
+    INSERT INTO "outbox"."outbox_block" (scope, tenant_id, name, reason)
+        VALUES (p_scope, CASE p_scope WHEN 'type' THEN '' ELSE p_tenant END, p_name, 'paused') ON CONFLICT DO NOTHING;
+    GET DIAGNOSTICS v_new = ROW_COUNT;
+    INSERT INTO "outbox"."outbox_audit" (action, filter, reason, actor, finished_at)
+        VALUES ('pause', json_build_object('scope', p_scope, 'tenant_id', p_tenant, 'name', p_name), p_reason, p_actor,
+            clock_timestamp());
+    RETURN v_new > 0;
+END
+$$;
+
+-- Lets a paused type, or a paused or stopped key, run again. A parked key stays parked behind its failed event, which
+-- is returned: redrive or discard that one. Barred events are found by their type, held ones follow their key's first.
+CREATE FUNCTION "outbox"."outbox_resume"(
+    p_scope text, p_tenant text, p_name text, p_reason text DEFAULT '', p_actor text DEFAULT current_user,
+    OUT removed integer, OUT parked_by uuid) LANGUAGE plpgsql
+    SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    v_tenant text := CASE p_scope WHEN 'type' THEN '' ELSE p_tenant END;
+BEGIN
+    PERFORM "outbox"."outbox_require_read_committed"();
+    PERFORM pg_advisory_xact_lock("outbox"."outbox_lock_number"(1));
+    DELETE FROM "outbox"."outbox_block" AS block
+        WHERE block.scope = p_scope AND block.tenant_id = v_tenant AND block.name = p_name
+            AND (block.reason <> 'parked' OR NOT EXISTS (
+                -- An event deleted by hand would park its key for ever.
+                SELECT FROM "outbox"."outbox" AS event
+                WHERE event.id = block.event_id AND event.tenant_id = block.tenant_id
+                    AND event.status = 'failed' AND event.discarded_at IS NULL));
+    GET DIAGNOSTICS removed = ROW_COUNT;
+    SELECT block.event_id INTO parked_by FROM "outbox"."outbox_block" AS block
+        WHERE block.scope = p_scope AND block.tenant_id = v_tenant AND block.name = p_name AND block.reason = 'parked';
+    IF p_scope = 'key' THEN
+        PERFORM "outbox"."outbox_promote"(v_tenant, p_name, clock_timestamp());
+    END IF;
+    INSERT INTO "outbox"."outbox_audit" (action, filter, reason, actor, finished_at)
+        VALUES ('resume', json_build_object('scope', p_scope, 'tenant_id', p_tenant, 'name', p_name), p_reason, p_actor,
+            clock_timestamp());
+    PERFORM "outbox"."outbox_wake_now"();
+END
+$$;
+
+-- Failed events after number p_after that p_filter picks, in publish order, up to p_limit (NULL: all of them).
+--
+-- p_filter: {"ids": [...], "event_type", "tenant_id", "ordering_key", "error": a part of it, "older_ms", "newer_ms"},
+-- all optional. Ages are those of the failure, by this clock, at p_now; what fails after p_now is left out. Discarded
+-- events are found only if p_discarded, and by id.
+CREATE FUNCTION "outbox"."outbox_find_failed"(
+    p_filter json, p_now timestamptz, p_after bigint, p_limit integer, p_discarded boolean)
+    RETURNS TABLE (id uuid, seq bigint) LANGUAGE plpgsql STABLE
+    SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_custom_plan AS $$
+#variable_conflict use_column
+DECLARE
+    v_ids uuid[] := (SELECT array_agg(value::uuid) FROM json_array_elements_text(p_filter -> 'ids'));
+    v_type text := p_filter ->> 'event_type';
+    v_tenant text := p_filter ->> 'tenant_id';
+    v_key text := p_filter ->> 'ordering_key';
+    v_error text := lower(p_filter ->> 'error');
+    v_until timestamptz := p_now - coalesce((p_filter ->> 'older_ms')::double precision, 0) * interval '1 millisecond';
+    v_since timestamptz := p_now - (p_filter ->> 'newer_ms')::double precision * interval '1 millisecond';
+BEGIN
+    IF p_filter -> 'ids' IS NOT NULL THEN
+        RETURN QUERY
+        SELECT event.id, event.seq FROM "outbox"."outbox" AS event
+        WHERE event.id = ANY (v_ids) AND event.status = 'failed' AND event.seq > p_after
+            AND event.processed_at <= v_until AND (v_since IS NULL OR event.processed_at >= v_since)
+            AND (p_discarded OR event.discarded_at IS NULL)
+            AND (v_type IS NULL OR event.event_type = v_type) AND (v_tenant IS NULL OR event.tenant_id = v_tenant)
+            AND (v_key IS NULL OR event.ordering_key = v_key)
+            AND (v_error IS NULL OR strpos(lower(event.error), v_error) > 0)
+        ORDER BY event.seq LIMIT p_limit;
+    ELSE
+        RETURN QUERY
+        SELECT event.id, event.seq FROM "outbox"."outbox" AS event
+        WHERE event.status = 'failed' AND event.seq > p_after
+            AND event.processed_at <= v_until AND (v_since IS NULL OR event.processed_at >= v_since)
+            AND event.discarded_at IS NULL
+            AND (v_type IS NULL OR event.event_type = v_type) AND (v_tenant IS NULL OR event.tenant_id = v_tenant)
+            AND (v_key IS NULL OR event.ordering_key = v_key)
+            AND (v_error IS NULL OR strpos(lower(event.error), v_error) > 0)
+        ORDER BY event.seq LIMIT p_limit;
+    END IF;
+END
+$$;
+
+-- Makes failed events pending again, or gives them up, and releases the keys that wait for one of them. Returns how
+-- many. Call it holding lock 1.
+--
+-- A redriven event starts a new cycle of attempts; parts that are done stay done. With a key it takes its place in line,
+-- by its number, and the first in line becomes due: it goes before all that come after it and wait.
+CREATE FUNCTION "outbox"."outbox_change_failed"(
+    p_action text, p_ids uuid[], p_seqs bigint[], p_now timestamptz) RETURNS integer LANGUAGE plpgsql
+    SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    v_changed uuid[];
+    v_key record;
+BEGIN
+    IF p_action = 'redrive' THEN
+        WITH redriven AS (
+            UPDATE "outbox"."outbox" AS event
+            SET status = 'pending', class = CASE WHEN event.ordering_key IS NULL THEN 'waiting' ELSE 'held' END,
+                available_at = p_now, retry_count = 0, claim_count = 0, alone = 0, processed_at = NULL, discarded_at = NULL
+            WHERE event.id = ANY (p_ids) AND event.seq = ANY (p_seqs) AND event.status = 'failed'
+            RETURNING event.id)
+        SELECT array_agg(id) INTO v_changed FROM redriven;
+    ELSE
+        WITH discarded AS (
+            UPDATE "outbox"."outbox" AS event SET discarded_at = p_now
+            WHERE event.id = ANY (p_ids) AND event.seq = ANY (p_seqs) AND event.status = 'failed'
+                AND event.discarded_at IS NULL
+            RETURNING event.id)
+        SELECT array_agg(id) INTO v_changed FROM discarded;
+    END IF;
+
+    FOR v_key IN
+        SELECT event.tenant_id, event.ordering_key, array_agg(event.id) AS ids FROM "outbox"."outbox" AS event
+        WHERE event.id = ANY (v_changed) AND event.seq = ANY (p_seqs) AND event.ordering_key IS NOT NULL
+        GROUP BY event.tenant_id, event.ordering_key ORDER BY event.tenant_id, event.ordering_key
+    LOOP
+        DELETE FROM "outbox"."outbox_block" AS block
+        WHERE block.scope = 'key' AND block.tenant_id = v_key.tenant_id AND block.name = v_key.ordering_key
+            AND block.event_id = ANY (v_key.ids);
+        PERFORM "outbox"."outbox_promote"(v_key.tenant_id, v_key.ordering_key, p_now);
+    END LOOP;
+    RETURN coalesce(cardinality(v_changed), 0);
+END
+$$;
+
+-- Records that failed events are to be redriven or discarded, and returns the action's number. Then call outbox_act
+-- until it says finished. An action that was interrupted goes on by its number.
+CREATE FUNCTION "outbox"."outbox_begin_action"(
+    p_action text, p_filter json, p_reason text DEFAULT '', p_actor text DEFAULT current_user)
+    RETURNS bigint LANGUAGE sql AS $$
+    INSERT INTO "outbox"."outbox_audit" (action, filter, reason, actor) VALUES (p_action, p_filter, p_reason, p_actor)
+    RETURNING number
+$$;
+
+-- One step of an action, of up to p_limit events. In publish order, so that of two events of a key the earlier goes first.
+CREATE FUNCTION "outbox"."outbox_act"(p_number bigint, p_limit integer, OUT changed integer, OUT finished boolean)
+    LANGUAGE plpgsql AS $$
+DECLARE
+    v_act "outbox"."outbox_audit";
+    v_ids uuid[];
+    v_seqs bigint[];
+BEGIN
+    PERFORM "outbox"."outbox_require_read_committed"();
+    -- Locked: two who carry on the same action take turns.
+    SELECT * INTO v_act FROM "outbox"."outbox_audit"
+        WHERE number = p_number AND action IN ('redrive', 'discard') FOR UPDATE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'the outbox has no action number %', p_number USING ERRCODE = 'undefined_object';
+    END IF;
+    changed := 0;
+    finished := v_act.finished_at IS NOT NULL;
+    IF finished THEN
+        RETURN;
+    END IF;
+
+    -- Looked for before the lock: a filter that finds little in much takes its time, and claims must not wait for it.
+    SELECT array_agg(found.id ORDER BY found.seq), array_agg(found.seq ORDER BY found.seq) INTO v_ids, v_seqs
+        FROM "outbox"."outbox_find_failed"(
+            v_act.filter, v_act.created_at, v_act.reached, p_limit, v_act.action = 'redrive') AS found;
+    IF v_ids IS NOT NULL THEN
+        PERFORM pg_advisory_xact_lock("outbox"."outbox_lock_number"(1));
+        changed := "outbox"."outbox_change_failed"(v_act.action, v_ids, v_seqs, clock_timestamp());
+        PERFORM "outbox"."outbox_wake_now"();
+    END IF;
+    finished := coalesce(cardinality(v_ids), 0) < p_limit;
+    UPDATE "outbox"."outbox_audit"
+        SET events = events + changed, reached = coalesce(v_seqs[cardinality(v_seqs)], reached),
+            finished_at = CASE WHEN finished THEN clock_timestamp() END
+        WHERE number = p_number;
+END
+$$;
+
+-- Deletes settled events past retention from p_pages pages on, beginning with page p_page, and returns where to go on:
+-- NULL at the end of the table. No index for it: it would cost each settlement. Touches only rows that nobody else
+-- changes but operators, so it blocks neither publishing nor claiming.
+--
+-- Failed events go only if discarded, or if p_failed; one that a key waits for stays in any case.
+CREATE FUNCTION "outbox"."outbox_prune"(
+    p_retention interval, p_failed boolean, p_page bigint, p_pages integer, OUT deleted integer, OUT next_page bigint)
+    LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
+DECLARE
+    v_from tid := format('(%s,0)', p_page);
+    v_to tid := format('(%s,0)', p_page + p_pages);
+    v_cutoff timestamptz := clock_timestamp() - p_retention;
+BEGIN
+    DELETE FROM "outbox"."outbox" AS event
+        WHERE event.ctid >= v_from AND event.ctid < v_to AND event.processed_at < v_cutoff
+            AND (event.status = 'completed' OR (
+                event.status = 'failed' AND (p_failed OR event.discarded_at < v_cutoff)
+                AND NOT EXISTS (
+                    SELECT FROM "outbox"."outbox_block" AS block
+                    WHERE block.scope = 'key' AND block.tenant_id = event.tenant_id AND block.name = event.ordering_key
+                        AND block.event_id = event.id)));
+    GET DIAGNOSTICS deleted = ROW_COUNT;
+    next_page := p_page + p_pages;
+    IF next_page >= pg_relation_size('"outbox"."outbox"') / current_setting('block_size')::bigint THEN
+        next_page := NULL;
+    END IF;
+END
+$$;
+
+-- The figures of metrics, cheap enough to be asked every few seconds: counts stop at p_cap.
+--
+-- The oldest is the one that could have been delivered the longest ago; what is scheduled for later does not count.
+CREATE FUNCTION "outbox"."outbox_gauges"(
+    p_cap bigint, OUT pending bigint, OUT oldest_seconds double precision, OUT failed bigint, OUT in_flight bigint)
+    LANGUAGE plpgsql STABLE
+    SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_custom_plan AS $$
+DECLARE
+    v_mark bigint := (SELECT last_value FROM "outbox"."outbox_mark");
+    v_lease_mark bigint := (SELECT last_value FROM "outbox"."outbox_lease_mark");
+    v_now timestamptz := clock_timestamp();
+    v_fresh timestamptz;
+    v_others bigint;
+    v_other timestamptz;
+BEGIN
+    SELECT count(*) INTO pending FROM (
+        SELECT FROM "outbox"."outbox" WHERE status = 'pending' AND class = 'fresh' AND seq > v_mark LIMIT p_cap) AS one;
+    SELECT created_at INTO v_fresh FROM "outbox"."outbox"
+        WHERE status = 'pending' AND class = 'fresh' AND seq > v_mark ORDER BY seq LIMIT 1;
+    SELECT count(*), min(CASE WHEN class <> 'scheduled' THEN created_at WHEN available_at <= v_now THEN available_at END)
+        INTO v_others, v_other FROM (
+        (SELECT class, created_at, available_at FROM "outbox"."outbox"
+            WHERE status = 'pending' AND class IN ('scheduled', 'waiting') LIMIT p_cap)
+        UNION ALL
+        (SELECT class, created_at, available_at FROM "outbox"."outbox"
+            WHERE status = 'pending' AND class <> 'fresh' AND class = 'held' AND ordering_key IS NOT NULL LIMIT p_cap)
+        UNION ALL
+        (SELECT class, created_at, available_at FROM "outbox"."outbox"
+            WHERE status = 'pending' AND class = 'barred' LIMIT p_cap)) AS other;
+    pending := pending + v_others;
+    oldest_seconds := coalesce(greatest(extract(epoch FROM v_now - least(v_fresh, v_other)), 0), 0);
+    SELECT count(*) INTO failed FROM (
+        SELECT FROM "outbox"."outbox" WHERE status = 'failed' AND discarded_at IS NULL LIMIT p_cap) AS one;
+    SELECT coalesce(sum(cardinality(ids)), 0) INTO in_flight FROM "outbox"."outbox_lease" WHERE number > v_lease_mark;
+END
+$$;
+
+-- What stands where, for people: counts by class and by type, what is in flight, what is blocked. Counts stop at p_cap
+-- for each class, and lists at 100.
+CREATE FUNCTION "outbox"."outbox_status"(p_cap bigint DEFAULT 1000000) RETURNS json LANGUAGE plpgsql STABLE
+    SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_custom_plan AS $$
+DECLARE
+    v_mark bigint := (SELECT last_value FROM "outbox"."outbox_mark");
+    v_gauges record;
+    v_now timestamptz := clock_timestamp();
+    v_status json;
+BEGIN
+    SELECT * INTO v_gauges FROM "outbox"."outbox_gauges"(p_cap);
+    WITH event AS MATERIALIZED (
+        (SELECT event_type, class, retry_count, available_at, false AS discarded FROM "outbox"."outbox"
+            WHERE status = 'pending' AND class = 'fresh' AND seq > v_mark LIMIT p_cap)
+        UNION ALL
+        (SELECT event_type, class, retry_count, available_at, false FROM "outbox"."outbox"
+            WHERE status = 'pending' AND class IN ('scheduled', 'waiting') LIMIT p_cap)
+        UNION ALL
+        (SELECT event_type, class, retry_count, available_at, false FROM "outbox"."outbox"
+            WHERE status = 'pending' AND class <> 'fresh' AND class = 'held' AND ordering_key IS NOT NULL LIMIT p_cap)
+        UNION ALL
+        (SELECT event_type, class, retry_count, available_at, false FROM "outbox"."outbox"
+            WHERE status = 'pending' AND class = 'barred' LIMIT p_cap)
+        UNION ALL
+        (SELECT event_type, 'failed', retry_count, available_at, discarded_at IS NOT NULL FROM "outbox"."outbox"
+            WHERE status = 'failed' LIMIT p_cap))
+    SELECT json_build_object(
+        'fresh', (SELECT count(*) FROM event WHERE class = 'fresh'),
+        'scheduled', (SELECT count(*) FROM event WHERE class = 'scheduled'),
+        'waiting', (SELECT count(*) FROM event WHERE class = 'waiting'),
+        'held', (SELECT count(*) FROM event WHERE class = 'held'),
+        'barred', (SELECT count(*) FROM event WHERE class = 'barred'),
+        'retrying', (SELECT count(*) FROM event WHERE class <> 'failed' AND retry_count > 0),
+        'failed', (SELECT count(*) FROM event WHERE class = 'failed' AND NOT discarded),
+        'discarded', (SELECT count(*) FROM event WHERE discarded),
+        'oldest_seconds', v_gauges.oldest_seconds,
+        'in_flight', v_gauges.in_flight,
+        'leases', (SELECT count(*) FROM "outbox"."outbox_lease"),
+        'expired_leases', (SELECT count(*) FROM "outbox"."outbox_lease" WHERE until <= v_now),
+        'blocked', (SELECT count(*) FROM "outbox"."outbox_block"),
+        'blocks', (SELECT coalesce(json_agg(row_to_json(block)), '[]') FROM (
+            SELECT scope, tenant_id, name, reason, event_id,
+                extract(epoch FROM v_now - created_at)::double precision AS for_seconds
+            FROM "outbox"."outbox_block" ORDER BY created_at LIMIT 100) AS block),
+        'types', (SELECT coalesce(json_agg(row_to_json(type)), '[]') FROM (
+            SELECT event_type, count(*) FILTER (WHERE class <> 'failed') AS pending,
+                count(*) FILTER (WHERE class = 'failed' AND NOT discarded) AS failed
+            FROM event GROUP BY event_type ORDER BY count(*) DESC, event_type LIMIT 100) AS type),
+        'rows_estimate', (SELECT greatest(reltuples, 0)::bigint FROM pg_catalog.pg_class WHERE oid = '"outbox"."outbox"'::regclass),
+        'cap', p_cap)
+    INTO v_status;
+    RETURN v_status;
+END
+$$;

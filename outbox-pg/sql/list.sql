@@ -1,0 +1,11 @@
+-- Events of status $1, in publish order, after number $7, up to $8. The rest narrows it down; NULL: any.
+SELECT event.id, event.seq, event.event_type, event.tenant_id, event.ordering_key, event.status, event.class,
+    event.retry_count, event.claim_count, event.error, event.created_at, event.available_at, event.processed_at,
+    event.discarded_at
+FROM "outbox"."outbox" AS event
+WHERE event.status = $1 AND event.seq > $7
+    AND ($2::text IS NULL OR event.event_type = $2) AND ($3::text IS NULL OR event.tenant_id = $3)
+    AND ($4::text IS NULL OR event.ordering_key = $4)
+    AND ($5::text IS NULL OR strpos(lower(event.error), lower($5)) > 0)
+    AND ($6::text IS NULL OR event.class = $6)
+ORDER BY event.seq LIMIT $8

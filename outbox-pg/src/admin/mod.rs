@@ -1,0 +1,90 @@
+//! Operating an outbox: looking, pausing, redriving, discarding, pruning.
+//!
+//! The same operations are SQL functions of the schema, for those who operate by psql.
+
+mod action;
+mod change;
+mod event;
+mod filter;
+mod look;
+mod prune;
+mod status;
+
+use std::sync::Arc;
+
+use sqlx::PgPool;
+
+pub use self::action::{Action, Progress};
+pub use self::change::{Preview, Resumed};
+pub use self::event::{EventDetails, EventSummary};
+pub use self::filter::{Class, FailedFilter, ListFilter, Status};
+pub use self::prune::{PgPruner, Pruned, PrunerHandle};
+pub use self::status::{Block, Gauges, OutboxStatus, TypeCount};
+use crate::Names;
+use crate::sql::Sql;
+
+/// Looks at an outbox and changes it by hand.
+///
+/// Whatever it changes is recorded in the audit table, with who, when, which and why. Needs the rights of the relay, and
+/// to insert and update there.
+#[derive(Debug, Clone)]
+pub struct PgAdmin {
+    pool: PgPool,
+    names: Names,
+    statements: Arc<Statements>,
+    actor: String,
+}
+
+#[derive(Debug)]
+struct Statements {
+    status: Sql,
+    gauges: Sql,
+    list: Sql,
+    list_by_id: Sql,
+    show: Sql,
+    payload: Sql,
+    preview: Sql,
+    begin: Sql,
+    act: Sql,
+    pause: Sql,
+    resume: Sql,
+}
+
+impl PgAdmin {
+    /// Operates the outbox of that name.
+    #[must_use]
+    pub fn new(pool: PgPool, names: &Names) -> Self {
+        let sql = |text| Sql::new(names, text);
+        Self {
+            pool,
+            names: names.clone(),
+            statements: Arc::new(Statements {
+                status: sql("SELECT \"outbox\".\"outbox_status\"()::text"),
+                gauges: sql(
+                    "SELECT pending, oldest_seconds, failed, in_flight FROM \"outbox\".\"outbox_gauges\"($1)",
+                ),
+                list: sql(include_str!("../../sql/list.sql")),
+                list_by_id: sql(include_str!("../../sql/list_by_id.sql")),
+                show: sql(include_str!("../../sql/show.sql")),
+                payload: sql(
+                    "SELECT payload::text FROM \"outbox\".\"outbox\" WHERE id = $1 AND tenant_id = $2",
+                ),
+                preview: sql(include_str!("../../sql/preview.sql")),
+                begin: sql("SELECT \"outbox\".\"outbox_begin_action\"($1, $2::text::json, $3, $4)"),
+                act: sql("SELECT changed, finished FROM \"outbox\".\"outbox_act\"($1, $2)"),
+                pause: sql("SELECT \"outbox\".\"outbox_pause\"($1, $2, $3, $4, $5)"),
+                resume: sql(
+                    "SELECT removed, parked_by FROM \"outbox\".\"outbox_resume\"($1, $2, $3, $4, $5)",
+                ),
+            }),
+            actor: String::new(),
+        }
+    }
+
+    /// Sets who is recorded as the one who wanted the changes. Defaults to nobody; the database role is always recorded.
+    #[must_use]
+    pub fn acting_as(mut self, actor: impl Into<String>) -> Self {
+        self.actor = actor.into();
+        self
+    }
+}

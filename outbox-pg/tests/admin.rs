@@ -1,0 +1,493 @@
+//! Looking at an outbox and changing it by hand.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::time::Duration;
+
+use outbox_core::{Claimed, EventType, KeyPolicy, NewEvent, OrderingKey, Outcome, Source, TenantId};
+use outbox_pg::admin::{Class, FailedFilter, ListFilter, PgAdmin, Status};
+use outbox_pg::{Names, PgSource};
+use support::{World, claim, event, outcome, payload};
+
+fn admin(world: &World) -> PgAdmin {
+    PgAdmin::new(world.pool().clone(), &Names::default()).acting_as("ada")
+}
+
+fn keyed(n: u32, key: &str) -> NewEvent {
+    event(&n.to_string()).with_ordering_key(OrderingKey::new(key).unwrap())
+}
+
+fn failed(key: KeyPolicy) -> Outcome {
+    Outcome::Failed {
+        error: "the card was refused".to_owned(),
+        done: Vec::new(),
+        key,
+    }
+}
+
+async fn settle(source: &PgSource, claimed: &Claimed, end: Outcome) {
+    let settled = source.settle(vec![outcome(claimed, end)]).await.unwrap();
+    assert!(settled.lost.is_empty());
+}
+
+/// Claims and completes until nothing is due; returns the payloads in the order of their claims.
+async fn drain(source: &PgSource) -> Vec<String> {
+    let mut all = Vec::new();
+    loop {
+        let claimed = claim(source, 100).await;
+        if claimed.is_empty() {
+            return all;
+        }
+        for one in &claimed {
+            all.push(payload(one));
+            settle(source, one, Outcome::Completed).await;
+        }
+    }
+}
+
+fn counted() -> EventType {
+    EventType::new("Counted").unwrap()
+}
+
+#[tokio::test]
+async fn a_redriven_event_starts_a_new_cycle_and_keeps_what_is_done() {
+    let world = World::new().await;
+    let source = world.quiet_source().await;
+    let id = world.publish(event("1")).await;
+    let part = outbox_core::PartName::new("mail").unwrap();
+    let retry = Outcome::Retry {
+        after: Duration::ZERO,
+        error: "once".to_owned(),
+        done: vec![part.clone()],
+    };
+    settle(&source, &claim(&source, 1).await[0], retry).await;
+    let end = Outcome::Failed {
+        error: "twice".to_owned(),
+        done: vec![part.clone()],
+        key: KeyPolicy::GoOn,
+    };
+    settle(&source, &claim(&source, 1).await[0], end).await;
+    assert_eq!(drain(&source).await, [""; 0]);
+
+    let action = admin(&world)
+        .redrive(&FailedFilter::ids([id]), "fixed")
+        .await
+        .unwrap();
+    let progress = action.run().await.unwrap();
+
+    assert!(progress.finished);
+    assert_eq!(progress.changed, 1);
+    let again = claim(&source, 10).await;
+    assert_eq!(again.len(), 1);
+    assert_eq!(again[0].attempt, 1);
+    assert_eq!(again[0].done, [part]);
+    assert_eq!(world.count("error = 'twice' AND processed_at IS NULL").await, 1);
+}
+
+#[tokio::test]
+async fn only_failed_events_are_redriven() {
+    let world = World::new().await;
+    let source = world.quiet_source().await;
+    let done = world.publish(event("1")).await;
+    drain(&source).await;
+    let pending = world.publish(event("2")).await;
+
+    let filter = FailedFilter::ids([done, pending]);
+    let progress = admin(&world)
+        .redrive(&filter, "")
+        .await
+        .unwrap()
+        .run()
+        .await
+        .unwrap();
+
+    assert_eq!(progress.changed, 0);
+    assert_eq!(world.count("status = 'completed'").await, 1);
+    assert_eq!(world.count("class = 'fresh' AND status = 'pending'").await, 1);
+}
+
+#[tokio::test]
+async fn followers_of_a_parked_event_follow_it_when_it_is_redriven() {
+    let world = World::new().await;
+    let source = world.quiet_source().await;
+    let first = world.publish(keyed(1, "k")).await;
+    settle(&source, &claim(&source, 1).await[0], failed(KeyPolicy::Park)).await;
+    for n in 2..5 {
+        world.publish(keyed(n, "k")).await;
+    }
+    world.publish(keyed(100, "other")).await;
+    assert_eq!(
+        drain(&source).await,
+        ["100"],
+        "a parked key holds back its own followers only"
+    );
+
+    let resumed = admin(&world)
+        .resume_key(&TenantId::default(), &OrderingKey::new("k").unwrap(), "")
+        .await
+        .unwrap();
+    assert_eq!(resumed.parked_by, Some(first));
+    assert_eq!(
+        drain(&source).await,
+        [""; 0],
+        "resuming does not overtake a parked event"
+    );
+
+    admin(&world)
+        .redrive(&FailedFilter::all(), "")
+        .await
+        .unwrap()
+        .run()
+        .await
+        .unwrap();
+    assert_eq!(drain(&source).await, ["1", "2", "3", "4"]);
+    assert_eq!(admin(&world).status().await.unwrap().blocked, 0);
+}
+
+#[tokio::test]
+async fn followers_of_a_parked_event_go_on_when_it_is_discarded() {
+    let world = World::new().await;
+    let source = world.quiet_source().await;
+    let first = world.publish(keyed(1, "k")).await;
+    settle(&source, &claim(&source, 1).await[0], failed(KeyPolicy::Park)).await;
+    world.publish(keyed(2, "k")).await;
+    assert_eq!(drain(&source).await, [""; 0]);
+
+    let discard = admin(&world)
+        .discard(&FailedFilter::ids([first]), "obsolete")
+        .await
+        .unwrap();
+    assert_eq!(discard.run().await.unwrap().changed, 1);
+
+    assert_eq!(drain(&source).await, ["2"]);
+    assert_eq!(
+        world
+            .count("status = 'failed' AND discarded_at IS NOT NULL")
+            .await,
+        1
+    );
+    let all = admin(&world)
+        .preview_redrive(&FailedFilter::all(), 0)
+        .await
+        .unwrap();
+    assert_eq!(all.events, 0, "what was discarded is redriven only by id");
+    let by_id = admin(&world)
+        .redrive(&FailedFilter::ids([first]), "after all")
+        .await
+        .unwrap();
+    assert_eq!(by_id.run().await.unwrap().changed, 1);
+    assert_eq!(drain(&source).await, ["1"]);
+}
+
+#[tokio::test]
+async fn a_stopped_key_goes_on_when_it_is_resumed() {
+    let world = World::new().await;
+    let source = world.quiet_source().await;
+    world.publish(keyed(1, "k")).await;
+    settle(&source, &claim(&source, 1).await[0], failed(KeyPolicy::Stop)).await;
+    world.publish(keyed(2, "k")).await;
+    world.publish(keyed(3, "k")).await;
+    assert_eq!(drain(&source).await, [""; 0]);
+
+    let key = OrderingKey::new("k").unwrap();
+    let resumed = admin(&world)
+        .resume_key(&TenantId::default(), &key, "")
+        .await
+        .unwrap();
+
+    assert!(resumed.was_blocked);
+    assert_eq!(drain(&source).await, ["2", "3"]);
+}
+
+#[tokio::test]
+async fn redriven_events_of_a_key_come_in_publish_order_before_what_waits() {
+    let world = World::new().await;
+    let source = world.quiet_source().await;
+    for n in 1..=6 {
+        world.publish(keyed(n, "k")).await;
+    }
+    // 1 and 2 fail, 3 is delivered, 4 is in the hands of a relay, 5 and 6 wait.
+    for _ in 0..2 {
+        settle(&source, &claim(&source, 1).await[0], failed(KeyPolicy::GoOn)).await;
+    }
+    settle(&source, &claim(&source, 1).await[0], Outcome::Completed).await;
+    let fourth = claim(&source, 1).await;
+    assert_eq!(payload(&fourth[0]), "4");
+
+    let redrive = admin(&world).redrive(&FailedFilter::all(), "").await.unwrap();
+    redrive.step_events(1).run().await.unwrap();
+    assert!(claim(&source, 10).await.is_empty(), "4 is still in flight");
+    settle(&source, &fourth[0], Outcome::Completed).await;
+
+    assert_eq!(drain(&source).await, ["1", "2", "5", "6"]);
+}
+
+#[tokio::test]
+async fn a_paused_type_waits_and_others_do_not() {
+    let world = World::new().await;
+    let source = world.quiet_source().await;
+    let other = EventType::new("Other").unwrap();
+    let of_other = || NewEvent::raw(other.clone(), outbox_core::Payload::from_json("9"));
+    assert!(admin(&world).pause_type(&counted(), "incident").await.unwrap());
+    assert!(!admin(&world).pause_type(&counted(), "incident").await.unwrap());
+
+    world.publish(event("1")).await;
+    world.publish(keyed(2, "k")).await;
+    world.publish(keyed(3, "k")).await;
+    world.publish(of_other()).await;
+    assert_eq!(drain(&source).await, ["9"]);
+    assert_eq!(drain(&source).await, [""; 0]);
+
+    assert!(admin(&world).resume_type(&counted(), "").await.unwrap());
+    let mut all = drain(&source).await;
+    assert!(
+        all.iter().position(|n| n == "2") < all.iter().position(|n| n == "3"),
+        "{all:?}"
+    );
+    all.sort();
+    assert_eq!(all, ["1", "2", "3"]);
+}
+
+#[tokio::test]
+async fn a_paused_key_waits_and_comes_back_in_order() {
+    let world = World::new().await;
+    let source = world.quiet_source().await;
+    let (tenant, key) = (TenantId::default(), OrderingKey::new("k").unwrap());
+    world.publish(keyed(1, "k")).await;
+    let first = claim(&source, 1).await;
+    admin(&world).pause_key(&tenant, &key, "").await.unwrap();
+    for n in 2..5 {
+        world.publish(keyed(n, "k")).await;
+    }
+    world.publish(keyed(9, "other")).await;
+    // What was in flight when the key was paused comes back first.
+    let again = Outcome::Retry {
+        after: Duration::ZERO,
+        error: String::new(),
+        done: Vec::new(),
+    };
+    settle(&source, &first[0], again).await;
+    assert_eq!(drain(&source).await, ["9"]);
+
+    assert!(
+        admin(&world)
+            .resume_key(&tenant, &key, "")
+            .await
+            .unwrap()
+            .was_blocked
+    );
+
+    assert_eq!(drain(&source).await, ["1", "2", "3", "4"]);
+}
+
+#[tokio::test]
+async fn a_thousand_events_that_may_not_run_delay_a_healthy_one_by_two_claims_at_most() {
+    let world = World::new().await;
+    let source = world.quiet_source().await;
+    let other = EventType::new("Other").unwrap();
+    world.publish(keyed(0, "parked")).await;
+    settle(&source, &claim(&source, 1).await[0], failed(KeyPolicy::Park)).await;
+    admin(&world).pause_type(&counted(), "").await.unwrap();
+    world
+        .publish_range(0..1000, |n| (n % 2 == 0).then(|| "parked".to_owned()))
+        .await;
+    world
+        .publish(NewEvent::raw(other, outbox_core::Payload::from_json("9")))
+        .await;
+
+    let mut claims = 0;
+    loop {
+        claims += 1;
+        let claimed = claim(&source, 100).await;
+        if !claimed.is_empty() {
+            assert_eq!(payload(&claimed[0]), "9");
+            break;
+        }
+        assert!(claims < 3, "not found in {claims} claims");
+    }
+}
+
+#[tokio::test]
+async fn status_and_gauges_equal_a_recount() {
+    let world = World::new().await;
+    let source = world.quiet_source().await;
+    let admin = admin(&world);
+    world.publish(keyed(1, "k")).await;
+    settle(&source, &claim(&source, 1).await[0], failed(KeyPolicy::Park)).await;
+    world.publish(keyed(2, "k")).await;
+    world
+        .publish(event("3").with_delay(Duration::from_secs(3600)))
+        .await;
+    world.publish(event("4")).await;
+    world.publish(event("5")).await;
+    let retry = Outcome::Retry {
+        after: Duration::from_secs(3600),
+        error: "later".to_owned(),
+        done: Vec::new(),
+    };
+    let claimed = claim(&source, 2).await;
+    settle(&source, &claimed[0], retry).await;
+
+    let status = admin.status().await.unwrap();
+    let gauges = admin.gauges(1000).await.unwrap();
+
+    assert_eq!((status.fresh, status.scheduled, status.waiting), (1, 1, 1));
+    assert_eq!((status.held, status.barred, status.retrying), (1, 0, 1));
+    assert_eq!((status.failed, status.discarded, status.in_flight), (1, 0, 1));
+    assert_eq!((status.blocked, status.leases, status.expired_leases), (1, 1, 0));
+    assert_eq!(status.blocks[0].reason, "parked");
+    assert_eq!(status.types[0].pending, 4);
+    assert_eq!(
+        i64::try_from(status.pending()).unwrap(),
+        world.count("status = 'pending'").await
+    );
+    assert_eq!((gauges.pending, gauges.failed, gauges.in_flight), (4, 1, 1));
+    assert!(gauges.oldest_seconds > 0.0 && gauges.oldest_seconds < 60.0);
+
+    let held = admin
+        .list(&ListFilter::new(Status::Pending).in_class(Class::Held))
+        .await
+        .unwrap();
+    assert_eq!(held.len(), 1);
+    let details = admin.show(held[0].id).await.unwrap();
+    assert_eq!(details[0].blocked_by, ["key parked"]);
+    let dead = admin
+        .list(&ListFilter::new(Status::Failed).with_error("CARD"))
+        .await
+        .unwrap();
+    assert_eq!(dead[0].error.as_deref(), Some("the card was refused"));
+    assert_eq!(
+        admin
+            .payload(dead[0].id, &TenantId::default())
+            .await
+            .unwrap()
+            .as_deref(),
+        Some("1")
+    );
+    let page = ListFilter::new(Status::Failed).after(dead[0].position);
+    assert!(admin.list(&page).await.unwrap().is_empty());
+    assert_eq!(admin.list_ids(&[held[0].id]).await.unwrap(), held);
+}
+
+#[tokio::test]
+async fn a_hundred_thousand_failed_events_are_redriven_through_an_interruption() {
+    let world = World::new().await;
+    world
+        .run(
+            "INSERT INTO outbox.outbox (id, event_type, ordering_key, payload, status, retry_count, error, processed_at)
+             SELECT gen_random_uuid(), 'Counted', 'k' || n % 1000, '1', 'failed', 10, 'gateway timeout ' || n, now()
+             FROM generate_series(1, 100000) AS n;
+             INSERT INTO outbox.outbox (id, event_type, payload, status, error, processed_at)
+             SELECT gen_random_uuid(), 'Other', '1', 'failed', 'gateway timeout', now() FROM generate_series(1, 10) AS n",
+        )
+        .await;
+    let admin = admin(&world);
+    let filter = FailedFilter::all().of_type(counted()).with_error("TIMEOUT");
+    let preview = admin.preview_redrive(&filter, 3).await.unwrap();
+    assert_eq!(preview.events, 100_000);
+    assert_eq!(preview.types[0].2.len(), 3);
+    assert_eq!(
+        world.count("status = 'failed'").await,
+        100_010,
+        "a preview changes nothing"
+    );
+
+    let mut action = admin
+        .redrive(&filter, "gateway is back")
+        .await
+        .unwrap()
+        .step_events(2000);
+    let number = action.number();
+    for _ in 0..3 {
+        assert!(!action.step().await.unwrap().finished);
+    }
+    // The operator's program dies in the middle of a step.
+    let cut = tokio::time::timeout(Duration::from_millis(5), action.run()).await;
+    assert!(cut.is_err());
+    let rest = admin.action(number).step_events(2000).run().await.unwrap();
+
+    assert!(rest.finished && rest.changed < 100_000);
+    assert_eq!(
+        world.count("status = 'pending' AND retry_count = 0").await,
+        100_000
+    );
+    assert_eq!(world.count("status = 'failed'").await, 10);
+    let again = admin.action(number).run().await.unwrap();
+    assert_eq!(again.changed, 0, "a finished action does nothing more");
+    let audited: (i64, String, String) = sqlx::query_as(
+        "SELECT events, actor, reason FROM outbox.outbox_audit WHERE number = $1 AND finished_at IS NOT NULL",
+    )
+    .bind(number)
+    .fetch_one(world.pool())
+    .await
+    .unwrap();
+    assert_eq!(audited, (100_000, "ada".to_owned(), "gateway is back".to_owned()));
+    // The first of each key is due, and the others stand behind it.
+    assert_eq!(
+        world.count("status = 'pending' AND class = 'waiting'").await,
+        1000
+    );
+}
+
+#[tokio::test]
+async fn an_unknown_action_is_an_error() {
+    let world = World::new().await;
+    let error = admin(&world).action(7).run().await.unwrap_err();
+    let cause = std::error::Error::source(&error).unwrap().to_string();
+    assert_eq!(cause, "the outbox has no action number 7 (SQLSTATE 42704)");
+}
+
+#[tokio::test]
+async fn pruning_deletes_settled_events_past_retention_and_nothing_else() {
+    let world = World::new().await;
+    let source = world.quiet_source().await;
+    let admin = admin(&world);
+    world.publish(keyed(1, "parked")).await;
+    settle(&source, &claim(&source, 1).await[0], failed(KeyPolicy::Park)).await;
+    for n in [2, 3] {
+        world.publish(event(&n.to_string())).await;
+        settle(&source, &claim(&source, 1).await[0], failed(KeyPolicy::GoOn)).await;
+    }
+    let discarded = admin.list(&ListFilter::new(Status::Failed)).await.unwrap()[1].id;
+    let discard = admin.discard(&FailedFilter::ids([discarded]), "").await.unwrap();
+    discard.run().await.unwrap();
+    world.publish_range(0..3000, |_| None).await;
+    assert_eq!(drain(&source).await.len(), 3000);
+    world.publish(event("4")).await;
+
+    let young = admin.pruner(Duration::from_secs(3600)).run_once().await.unwrap();
+    assert_eq!(young.events, 0);
+    let pruned = admin.pruner(Duration::ZERO).pages(7).run_once().await.unwrap();
+
+    assert_eq!(pruned.events, 3001);
+    assert_eq!(world.count("status = 'completed'").await, 0);
+    assert_eq!(world.count("status = 'failed'").await, 2);
+    let failed_too = admin
+        .pruner(Duration::ZERO)
+        .failed_too()
+        .run_once()
+        .await
+        .unwrap();
+    assert_eq!(failed_too.events, 1, "an event that parks a key stays");
+    assert_eq!(world.count("status = 'pending'").await, 1);
+}
+
+#[tokio::test]
+async fn the_background_pruner_keeps_at_it() {
+    let world = World::new().await;
+    let source = world.quiet_source().await;
+    let pruner = admin(&world)
+        .pruner(Duration::ZERO)
+        .every(Duration::from_millis(10));
+    let handle = pruner.spawn().unwrap();
+
+    for round in 0..3 {
+        world.publish_range(0..50, |_| None).await;
+        drain(&source).await;
+        world.until("status = 'completed'", 0).await;
+        assert_eq!(world.count("true").await, 0, "round {round}");
+    }
+    drop(handle);
+}
