@@ -37,7 +37,8 @@ pub(super) struct Held {
     pub(super) event: EventId,
     pub(super) position: Position,
     pub(super) attempt: u32,
-    pub(super) done: Arc<[PartName]>,
+    /// Absent when there are none, as mostly.
+    pub(super) done: Option<Arc<[PartName]>>,
     pub(super) envelope: Arc<Envelope>,
     pub(super) rules: Arc<Rules>,
     pub(super) lease: Arc<Lease>,

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -13,8 +12,8 @@ use super::settling::Unrecorded;
 use super::work::{Item, Work};
 use crate::telemetry::{OutcomeLabel, log_line};
 use crate::{
-    Claimed, Delivery, Envelope, EventType, KeyPolicy, OrderingKey, Outcome, PartName, Settlement,
-    SourceError, TenantId,
+    Claimed, Delivery, EventType, KeyPolicy, OrderingKey, Outcome, PartName, Settlement, SourceError,
+    TenantId,
 };
 
 impl Engine {
@@ -106,7 +105,7 @@ impl Engine {
             event: claimed.id,
             position: claimed.position,
             attempt: claimed.attempt,
-            done: Arc::clone(&done),
+            done: (!done.is_empty()).then(|| Arc::clone(&done)),
             envelope: Arc::clone(&envelope),
             rules: Arc::clone(&rules),
             lease: Arc::clone(&lease),
@@ -165,10 +164,4 @@ fn shared(done: Vec<PartName>) -> Arc<[PartName]> {
     } else {
         Arc::from(done)
     }
-}
-
-/// The time between an event's publishing and now.
-pub(super) fn lag(envelope: &Envelope) -> Option<Duration> {
-    let since = jiff::Timestamp::now().duration_since(envelope.created_at);
-    Duration::try_from(since).ok()
 }

@@ -6,12 +6,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::engine::{Engine, Held, SWEEP};
-use super::intake::lag;
 use super::outcome::{Tried, TryResult, settle_outcome};
 use super::settling::Unrecorded;
 use super::work::{Ended, Finished, HeldId};
 use crate::telemetry::{OutcomeLabel, log_line};
-use crate::{ClaimToken, Delivered, Outcome, Settled, Settlement, SourceError, SourceErrorKind};
+use crate::{ClaimToken, Delivered, Envelope, Outcome, Settled, Settlement, SourceError, SourceErrorKind};
 
 /// Past its deadline and the grace to end, a delivery gets this much more before it counts as stuck.
 const STUCK_AFTER: Duration = Duration::from_secs(1);
@@ -53,7 +52,7 @@ impl Engine {
         held: Held,
         outcome: Outcome,
         label: OutcomeLabel,
-        envelope: Option<Arc<crate::Envelope>>,
+        envelope: Option<Arc<Envelope>>,
         now: Instant,
     ) {
         if held.lease.is_lost() {
@@ -94,9 +93,11 @@ impl Engine {
             }
         };
         self.health.set_settle_errors(0);
+        // One look at the clock for all of them.
+        let recorded_at = jiff::Timestamp::now();
         for outcome in &answer.recorded {
             outcome.lease.settle_one();
-            self.count(outcome, now);
+            self.count(outcome, recorded_at, now);
         }
         for outcome in &answer.lost {
             outcome.lease.settle_one();
@@ -109,7 +110,7 @@ impl Engine {
         }
     }
 
-    fn count(&mut self, outcome: &Unrecorded, now: Instant) {
+    fn count(&mut self, outcome: &Unrecorded, recorded_at: jiff::Timestamp, now: Instant) {
         let report = &mut self.report;
         match outcome.label {
             OutcomeLabel::Completed => report.completed += 1,
@@ -123,8 +124,11 @@ impl Engine {
         }
         let envelope = outcome.envelope.as_deref();
         let event_type = envelope.map(|envelope| &envelope.event_type);
-        self.metrics
-            .settled(event_type, outcome.label, envelope.and_then(lag));
+        self.metrics.settled(
+            event_type,
+            outcome.label,
+            envelope.and_then(|envelope| lag(envelope, recorded_at)),
+        );
         match &outcome.settlement.outcome {
             Outcome::Retry { after, .. } | Outcome::Released { after, .. } if !after.is_zero() => {
                 self.reminders.add(now + *after);
@@ -196,7 +200,7 @@ impl Engine {
         let Some(held) = self.take_held(id) else { return };
         let outcome = Outcome::Released {
             after: Duration::ZERO,
-            done: held.done.to_vec(),
+            done: held.done.as_deref().unwrap_or_default().to_vec(),
         };
         let envelope = Arc::clone(&held.envelope);
         self.conclude(held, outcome, OutcomeLabel::Released, Some(envelope), now);
@@ -228,11 +232,11 @@ impl Engine {
 }
 
 impl Held {
-    fn stuck_outcome(&self) -> (Outcome, Arc<crate::Envelope>) {
+    fn stuck_outcome(&self) -> (Outcome, Arc<Envelope>) {
         let tried = Tried {
             attempt: self.attempt,
             outages: 0,
-            done: &self.done,
+            done: self.done.as_deref().unwrap_or_default(),
         };
         let result = TryResult::TimedOut {
             limit: self.rules.timeout,
@@ -254,6 +258,11 @@ fn label(outcome: &Outcome, ended: Ended) -> OutcomeLabel {
         Outcome::Failed { .. } => OutcomeLabel::Failed,
         Outcome::Released { .. } => OutcomeLabel::Released,
     }
+}
+
+/// The time between an event's publishing and the recording of its outcome; none if the clocks disagree.
+fn lag(envelope: &Envelope, recorded_at: jiff::Timestamp) -> Option<Duration> {
+    Duration::try_from(recorded_at.duration_since(envelope.created_at)).ok()
 }
 
 fn chain(error: &SourceError) -> String {
