@@ -2,10 +2,12 @@
 //!
 //! Owned by one task. Nothing in here waits, except [`Engine::next`].
 
+use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use slab::Slab;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -27,7 +29,7 @@ use super::work::{Finished, HeldId};
 use crate::telemetry::Metrics;
 use crate::{
     ClaimRequest, ClaimToken, Claimed, Dispatcher, Envelope, EventId, PartName, Position, RelaySettings,
-    Settled, Source, SourceError, Wakeup,
+    Settled, Source, SourceError,
 };
 
 /// An event between its claim and the end of its delivery.
@@ -58,7 +60,7 @@ pub(super) enum Occurrence {
     Time,
 }
 
-type Wait = Pin<Box<dyn Future<Output = Wakeup> + Send>>;
+type Wait = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A claim under way.
 #[derive(Debug)]
@@ -176,7 +178,14 @@ impl Engine {
             return;
         }
         let (source, timeout) = (Arc::clone(&self.source), self.settings.poll_timeout);
-        self.wait = Some(Box::pin(async move { source.wait(timeout).await }));
+        self.wait = Some(Box::pin(async move {
+            let wait = AssertUnwindSafe(source.wait(timeout)).catch_unwind();
+            // Polling depends on no listener: not on one that never returns, nor on one that panics.
+            let start = Instant::now();
+            if let Ok(Err(_)) = tokio::time::timeout(timeout + SWEEP, wait).await {
+                tokio::time::sleep_until(start + timeout).await;
+            }
+        }));
     }
 
     /// Ends what is over by time alone: waits of own events, and pauses after outages.
@@ -261,7 +270,7 @@ impl Engine {
             answer = answer(&mut self.settling.call, "settle") => Occurrence::Settled(answer),
             answer = answer(&mut self.claim, "claim") => Occurrence::Claimed(answer),
             () = self.pool.results.notified() => Occurrence::Finished,
-            _ = maybe(listening) => {
+            () = maybe(listening) => {
                 self.wait = None;
                 Occurrence::Hint
             }

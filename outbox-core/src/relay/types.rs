@@ -1,6 +1,7 @@
 //! What holds for the events of one type: its policy, its own limit on concurrency, and its outages.
 
 use std::collections::{HashMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -59,7 +60,8 @@ impl Types {
             let watched = &self.watched;
             self.known.retain(|event_type, _| watched.contains(event_type));
         }
-        let policy = dispatcher.policy(event_type);
+        // Foreign code in the relay's own task.
+        let policy = catch_unwind(AssertUnwindSafe(|| dispatcher.policy(event_type))).unwrap_or_default();
         let rules = Arc::new(Rules {
             event_type: event_type.clone(),
             retry: policy.retry.unwrap_or_else(|| settings.retry.clone()),

@@ -124,7 +124,7 @@ impl Worker<'_> {
         (self.judge(ran, limit), quick)
     }
 
-    /// One try at all events of a run at once. No results: it panicked, and nobody knows over which event.
+    /// One try at all events of a run at once. No results: it panicked or timed out, and nobody knows over which event.
     async fn try_run(&self, run: &mut [Item]) -> (Vec<TryResult>, bool) {
         let start = Instant::now();
         let limit = run
@@ -143,7 +143,8 @@ impl Worker<'_> {
             item.delivery.deadline = deadline;
         }
         self.pool.begin(self.slot, held, deadline + CANCEL_GRACE);
-        let deliveries: Vec<Delivery> = run.iter().map(|item| item.delivery.clone()).collect();
+        // Tokens of their own: if the run has to be taken apart, its events must not be called off already.
+        let deliveries: Vec<Delivery> = run.iter().map(|item| own_token(&item.delivery)).collect();
         let dispatcher = &self.pool.dispatcher;
         let ran = match catch_unwind(AssertUnwindSafe(|| dispatcher.dispatch_run(&deliveries))) {
             Ok(future) => self.run(Caught::new(future), &deliveries).await,
@@ -192,10 +193,9 @@ impl Worker<'_> {
         let (run, last) = match ran {
             Ran::Done(run) => (run, None),
             Ran::Panicked(_) => return Vec::new(),
-            Ran::TimedOut(run) => (
-                run.unwrap_or_default(),
-                Some(TryResult::TimedOut { limit, done: None }),
-            ),
+            Ran::TimedOut(None) => return Vec::new(),
+            Ran::TimedOut(Some(run)) if run.is_empty() => return Vec::new(),
+            Ran::TimedOut(Some(run)) => (run, Some(TryResult::TimedOut { limit, done: None })),
             Ran::CalledOff(run) => (run.unwrap_or_default(), Some(TryResult::CalledOff { done: None })),
         };
         let mut results = Vec::with_capacity(run.len() + 1);
@@ -236,6 +236,13 @@ impl Worker<'_> {
 /// Whether a failure of that kind costs the event no attempt.
 fn is_free(kind: FailureKind) -> bool {
     matches!(kind, FailureKind::Outage | FailureKind::NotTried)
+}
+
+fn own_token(delivery: &Delivery) -> Delivery {
+    Delivery {
+        cancelled: delivery.cancelled.child_token(),
+        ..delivery.clone()
+    }
 }
 
 fn may_start(item: &Item, now: Instant) -> bool {

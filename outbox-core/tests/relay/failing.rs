@@ -294,3 +294,33 @@ async fn an_event_whose_lone_claims_are_lost_is_given_up_and_its_neighbours_are_
         "it is given up before it can kill again"
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_listener_that_never_returns_or_panics_does_not_stop_the_polling() {
+    for faults in [
+        Faults {
+            hang_wait: true,
+            ..Faults::none()
+        },
+        Faults {
+            panic_wait: true,
+            ..Faults::none()
+        },
+    ] {
+        let memory = source();
+        let faulty = Arc::new(Faulty::new(memory.clone()));
+        faulty.set(faults);
+        let relay = Relay::builder(faulty, Arc::new(Scripted::default()))
+            .build()
+            .unwrap()
+            .spawn();
+        tokio::time::sleep(Duration::from_secs(12)).await;
+        let start = Instant::now();
+        memory.publish_envelope(event("Plain"));
+
+        until("completed", || memory.counts().completed == 1).await;
+        relay.shutdown().await.unwrap();
+
+        assert!(start.elapsed() <= Duration::from_secs(6), "{:?}", start.elapsed());
+    }
+}

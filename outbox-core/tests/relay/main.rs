@@ -4,6 +4,7 @@
 mod delivering;
 mod failing;
 mod history;
+mod runs;
 mod simulation;
 mod stopping;
 mod world;

@@ -26,6 +26,10 @@ pub(crate) struct Faults {
     pub(crate) fail_settle: bool,
     /// Heartbeats fail.
     pub(crate) fail_extend: bool,
+    /// Waiting never ends.
+    pub(crate) hang_wait: bool,
+    /// Waiting panics.
+    pub(crate) panic_wait: bool,
     /// No hint ever arrives.
     pub(crate) deaf: bool,
 }
@@ -40,6 +44,8 @@ impl Faults {
             hang_settle: false,
             fail_settle: false,
             fail_extend: false,
+            hang_wait: false,
+            panic_wait: false,
             deaf: false,
         }
     }
@@ -114,7 +120,12 @@ impl Source for Faulty {
     }
 
     async fn wait(&self, timeout: Duration) -> Wakeup {
-        if self.now().deaf {
+        let faults = self.now();
+        assert!(!faults.panic_wait, "on purpose");
+        if faults.hang_wait {
+            std::future::pending::<()>().await;
+        }
+        if faults.deaf {
             tokio::time::sleep(timeout).await;
             return Wakeup::Timeout;
         }
