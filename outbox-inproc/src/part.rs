@@ -4,8 +4,11 @@
 //! The handler's time is up at its own timeout or at the delivery's deadline, whichever is first. Its token fires, and it
 //! has [`WIND_DOWN`] left to return. The same when the delivery is called off.
 
+use std::future::poll_fn;
 use std::num::NonZeroU32;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use outbox_core::telemetry::{Metrics, OutcomeLabel};
@@ -90,14 +93,13 @@ async fn attempt(
     state: &Arc<State>,
     started: Instant,
 ) -> Result<(), PartFailure> {
-    let deadline = part
-        .timeout
-        .and_then(|timeout| started.checked_add(timeout))
-        .map_or(delivery.deadline, |own| own.min(delivery.deadline));
-    let token = delivery.cancelled.child_token();
-
+    let (deadline, token) = (
+        deadline_of(part, delivery, started),
+        delivery.cancelled.child_token(),
+    );
     let mut own = delivery.clone();
     own.deadline = deadline;
+    // A token of its own: a handler that fires it, as a drop guard does, calls off nobody else.
     own.cancelled = token.clone();
     let ctx = Context::new(Arc::new(own), Arc::clone(state));
     let mut future = match catch(move || part.handler.start(ctx)) {
@@ -105,20 +107,35 @@ async fn attempt(
         Ok(Err(text)) => return Err(PartFailure::new(FailureKind::Reject, text)),
         Err(panic) => return Err(panicked(&panic)),
     };
-
-    let ending = || Ending::now(started, deadline);
-    tokio::select! {
-        // ORDER: the handler first. One that is ready at once costs no timer, and its result counts even at the deadline.
-        biased;
-        end = &mut future => return returned(end).map_err(|failure| {
+    let returned = |end| {
+        returned(end).map_err(|failure| {
             // A handler sees the call to end no later than we do.
-            if token.is_cancelled() { ended_by(&ending(), failure) } else { failure }
-        }),
+            if delivery.cancelled.is_cancelled() {
+                ended_by(&Ending::now(started, deadline), failure)
+            } else {
+                failure
+            }
+        })
+    };
+
+    // Most handlers of a busy relay end without waiting: they cost no timer.
+    if let Poll::Ready(end) = poll_fn(|cx| Poll::Ready(Pin::new(&mut future).poll(cx))).await {
+        return returned(end);
+    }
+    tokio::select! {
+        // ORDER: the handler first. Its result counts even at the deadline.
+        biased;
+        end = &mut future => return returned(end),
         () = sleep_until(deadline) => {}
         () = delivery.cancelled.cancelled() => {}
     }
-    let ending = ending();
-    wind_down(future, &token, &ending).await
+    wind_down(future, &token, &Ending::now(started, deadline)).await
+}
+
+/// When the handler's time is up.
+fn deadline_of(part: &Part, delivery: &Delivery, started: Instant) -> Instant {
+    let own = part.timeout.and_then(|timeout| started.checked_add(timeout));
+    own.map_or(delivery.deadline, |own| own.min(delivery.deadline))
 }
 
 /// Lets the handler know that it has to end, and takes its result if it does.

@@ -229,3 +229,16 @@ async fn a_delivery_that_is_called_off_keeps_what_was_done_and_charges_nothing()
     );
     assert_eq!((again.kind, again.done.len()), (FailureKind::NotTried, 0));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_that_fires_its_own_token_calls_off_nobody() {
+    let failure = beside_a_sibling("guarded".into(), |_: OrderPlaced, ctx: Context| async move {
+        let _guard = ctx.cancelled().clone().drop_guard();
+        tokio::task::yield_now().await;
+        Err("no".into())
+    })
+    .await;
+
+    assert_eq!(failure.kind, FailureKind::Retry);
+    assert_eq!(failure.error.to_string(), "handler guarded: no");
+}
