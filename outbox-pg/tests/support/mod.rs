@@ -25,7 +25,10 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) async fn new() -> Self {
-        let database = TestDatabase::create().await.expect("a database for the test");
+        Self::on(TestDatabase::create().await.expect("a database for the test")).await
+    }
+
+    pub(crate) async fn on(database: TestDatabase) -> Self {
         let mut connection = database.pool().acquire().await.unwrap();
         migrate(&mut connection, &Names::default())
             .await
