@@ -1,10 +1,6 @@
 //! The low-water mark: it follows what is settled, whatever snapshot is open, and never passes an event.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "a test fails by panicking"
-)]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
 
