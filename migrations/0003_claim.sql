@@ -108,6 +108,24 @@ BEGIN
 END
 $$;
 
+-- How many milliseconds from now something may become due that no publisher announces: a schedule or a retry whose time
+-- comes, or a lease that ends because its relay is gone. NULL if nothing will. A sleeping relay asks, and looks then.
+CREATE FUNCTION "outbox"."outbox_next_due"() RETURNS double precision LANGUAGE plpgsql
+    SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    v_now timestamptz := clock_timestamp();
+    v_next timestamptz;
+BEGIN
+    -- What was due before is claimed already, or its lease stands for it.
+    SELECT available_at INTO v_next FROM "outbox"."outbox"
+        WHERE status = 'pending' AND class IN ('scheduled', 'waiting') AND available_at > v_now
+        ORDER BY available_at LIMIT 1;
+    RETURN extract(epoch FROM greatest(interval '0', least(v_next, (
+        SELECT min(until) FROM "outbox"."outbox_lease"
+        WHERE number > (SELECT last_value FROM "outbox"."outbox_lease_mark"))) - v_now)) * 1000;
+END
+$$;
+
 -- What one look at the candidates found: lists that run side by side.
 CREATE TYPE "outbox"."outbox_look" AS (
     seen integer,

@@ -183,6 +183,7 @@ impl PgSourceBuilder {
                     pool,
                     channel,
                     lock,
+                    next_due: self.sql("SELECT \"outbox\".\"outbox_next_due\"()"),
                 }
                 .run(),
             );

@@ -18,22 +18,29 @@
 //! Losing the connection loses the lock with it. The relay polls at the fallback interval until it listens again, and
 //! then looks at once. A sleeper that wakes by itself notifies the others, which may sleep on the strength of its lock;
 //! if it dies instead, one of them takes the lock at its next ping.
+//!
+//! Nobody notifies when a schedule or a retry falls due, or when the lease of a relay that is gone ends. A sleeper asks
+//! when that will be, with every ping, and has the relay look then.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use sqlx::postgres::{PgListener, PgPoolOptions};
-use sqlx::{Executor, PgPool};
+use sqlx::{PgPool, Row};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
+use crate::sql::Sql;
+
 /// How long nothing must be found before a relay tries to sleep.
 const IDLE: Duration = Duration::from_millis(100);
-/// How often an idle connection is tested, and a sleeper without the lock tries for it.
+/// How often an idle connection is tested, a sleeper asks what will be due, and one without the lock tries for it.
 const PING: Duration = Duration::from_secs(2);
 /// How long a test or any other statement of the listener may take.
 const DEADLINE: Duration = Duration::from_secs(5);
+/// A sleeper looks no more often than this, when the end of a lease is past and the relay did not take its events.
+const DUE_GRAIN: Duration = Duration::from_millis(50);
 /// The pause between polls of a relay that is awake grows from the first to the second.
 pub(super) const POLL_MIN: Duration = Duration::from_millis(5);
 pub(super) const POLL_MAX: Duration = Duration::from_millis(100);
@@ -125,6 +132,7 @@ pub(super) struct Listener {
     pub(super) pool: PgPool,
     pub(super) channel: String,
     pub(super) lock: i64,
+    pub(super) next_due: Sql,
 }
 
 /// Why a session of the listener ended.
@@ -235,26 +243,36 @@ impl Listener {
     /// Sleeps until notified (true), or until the relay has found events by itself (false).
     async fn sleep(&self, listener: &mut PgListener, holder: &mut bool) -> Result<bool, Ended> {
         loop {
+            let due = self.next_due(listener).await?;
+            let nap = due.map_or(PING, |due| due.clamp(DUE_GRAIN, PING));
             let heard = tokio::select! {
-                heard = timeout(PING, listener.try_recv()) => heard,
+                heard = timeout(nap, listener.try_recv()) => heard,
                 () = self.ears.found.notified() => return Ok(false),
             };
             match heard {
                 Ok(Ok(Some(_))) => return Ok(true),
                 Ok(Ok(None)) => return Err(sqlx::Error::WorkerCrashed),
                 Ok(Err(error)) => return Err(error),
-                Err(_) if *holder => {
-                    within(listener.execute("SELECT 1")).await?;
-                }
-                Err(_) => {
-                    // The sleeper whose lock this one relied on may be gone: take over, and look once more.
-                    *holder = self.try_lock(listener).await?;
-                    if *holder {
-                        self.ears.hint.notify_one();
-                    }
+                Err(_) => {}
+            }
+            if due.is_some_and(|due| due <= nap) {
+                self.ears.hint.notify_one();
+            }
+            if !*holder {
+                // The sleeper whose lock this one relied on may be gone: take over, and look once more.
+                *holder = self.try_lock(listener).await?;
+                if *holder {
+                    self.ears.hint.notify_one();
                 }
             }
         }
+    }
+
+    /// When something becomes due that nobody announces. Shows at the same time that the connection is alive.
+    async fn next_due(&self, listener: &mut PgListener) -> Result<Option<Duration>, Ended> {
+        let row = within(self.next_due.query().fetch_one(listener)).await?;
+        let ms: Option<f64> = row.try_get(0)?;
+        Ok(ms.map(|ms| Duration::from_millis(ms.clamp(0.0, 1e9) as u64 + 1)))
     }
 
     async fn try_lock(&self, listener: &mut PgListener) -> Result<bool, Ended> {
