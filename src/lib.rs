@@ -57,6 +57,13 @@ pub use outbox_inproc::{HandlerOptions, InProcDispatcher, Registry, RegistryErro
 #[cfg(feature = "macros")]
 pub use outbox_macros::on_event;
 
+// Handlers with one committed effect per event.
+#[cfg(feature = "pg")]
+pub use outbox_pg::{
+    Batched, Deduplicated, PgInbox, PublishFollowUp, Transactional, TxBatchHandler, TxBatchHandlerFn,
+    TxHandler, TxHandlerFn,
+};
+
 // The relay, and what can be set about it.
 pub use outbox_core::{
     ConfigError, Health, KeyPolicy, Next, Policy, Relay, RelayBuilder, RelayError, RelayHandle,

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Delivery, Envelope, EventId, Headers, TenantId};
+use crate::{Delivery, Envelope, EventId, Headers, PartName, TenantId};
 
 /// Values of the application that handlers can ask for by type: pools, clients, settings.
 #[derive(Default, Clone)]
@@ -40,13 +40,31 @@ impl std::fmt::Debug for State {
 pub struct Context {
     delivery: Arc<Delivery>,
     state: Arc<State>,
+    part: Option<PartName>,
 }
 
 impl Context {
     /// The context of one delivery.
     #[must_use]
     pub fn new(delivery: Arc<Delivery>, state: Arc<State>) -> Self {
-        Self { delivery, state }
+        Self {
+            delivery,
+            state,
+            part: None,
+        }
+    }
+
+    /// Says which part of the delivery this is for.
+    #[must_use]
+    pub fn with_part(mut self, part: PartName) -> Self {
+        self.part = Some(part);
+        self
+    }
+
+    /// The name that the handler is registered under, if its dispatcher gives names.
+    #[must_use]
+    pub fn part(&self) -> Option<&PartName> {
+        self.part.as_ref()
     }
 
     /// The stored event, payload and all.

@@ -5,8 +5,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::{
-    AggregateId, AggregateType, BoxError, Event, EventId, EventType, Headers, OrderingKey, Payload, TenantId,
-    TextError, header,
+    AggregateId, AggregateType, BoxError, Envelope, Event, EventId, EventType, Headers, OrderingKey, Payload,
+    TenantId, TextError, header,
 };
 
 /// When an event becomes due.
@@ -156,6 +156,19 @@ impl NewEvent {
     #[must_use]
     pub fn with_header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.headers.insert(name.into(), value.into());
+        self
+    }
+
+    /// Makes it follow from an event: names that one as its cause, stays in its business process, and takes on its
+    /// tenant. What is set already stays.
+    #[must_use]
+    pub fn caused_by(mut self, cause: &Envelope) -> Self {
+        let id = cause.id.to_string();
+        let correlation = cause.headers.get(header::CORRELATION_ID).unwrap_or(&id).clone();
+        for (name, value) in [(header::CORRELATION_ID, correlation), (header::CAUSATION_ID, id)] {
+            self.headers.entry(name.to_owned()).or_insert(value);
+        }
+        self.tenant_id.get_or_insert_with(|| cause.tenant_id.clone());
         self
     }
 

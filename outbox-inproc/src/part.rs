@@ -101,7 +101,7 @@ async fn attempt(
     own.deadline = deadline;
     // A token of its own: a handler that fires it, as a drop guard does, calls off nobody else.
     own.cancelled = token.clone();
-    let ctx = Context::new(Arc::new(own), Arc::clone(state));
+    let ctx = Context::new(Arc::new(own), Arc::clone(state)).with_part(part.names.done.clone());
     let mut future = match catch(move || part.handler.start(ctx)) {
         Ok(Ok(future)) => GuardedFuture::new(future),
         Ok(Err(text)) => return Err(PartFailure::new(FailureKind::Reject, text)),

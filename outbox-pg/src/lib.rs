@@ -2,6 +2,7 @@
 
 pub mod admin;
 mod error;
+mod inbox;
 mod instant;
 mod migrate;
 mod names;
@@ -9,6 +10,10 @@ mod publisher;
 mod source;
 mod sql;
 
+pub use inbox::{
+    Batched, Deduplicated, PgInbox, PublishFollowUp, Transactional, TxBatchHandler, TxBatchHandlerFn,
+    TxHandler, TxHandlerFn,
+};
 pub use migrate::{MigrateError, SCHEMA_VERSION, check_version, migrate, migration_sql};
 pub use names::Names;
 pub use publisher::{PAYLOAD_BYTES_MAX, PgPublisher};

@@ -25,6 +25,7 @@ const MIGRATIONS: &[Migration] = migrations![
     4 "0004_settle",
     5 "0005_mark",
     6 "0006_admin",
+    7 "0007_inbox",
 ];
 
 /// The schema version that this build needs.

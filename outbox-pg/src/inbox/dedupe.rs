@@ -38,12 +38,20 @@ impl<E: Event, H: Handler<E>> Handler<E> for Deduplicated<H> {
     async fn handle(&self, event: E, ctx: Context) -> Result<(), HandlerError> {
         let name = recorded_name(self.name.as_ref(), &ctx)?;
         let (tenant_id, id) = (ctx.tenant_id().clone(), ctx.event_id());
-        if self.inbox.knows(&name, &tenant_id, id).await.map_err(HandlerError::outage)? {
+        if self
+            .inbox
+            .knows(&name, &tenant_id, id)
+            .await
+            .map_err(HandlerError::outage)?
+        {
             return Ok(());
         }
         self.handler.handle(event, ctx).await?;
         let mut tx = self.inbox.pool.begin().await.map_err(database_error)?;
-        self.inbox.receive(&mut tx, &name, &tenant_id, id).await.map_err(database_error)?;
+        self.inbox
+            .receive(&mut tx, &name, &tenant_id, id)
+            .await
+            .map_err(database_error)?;
         tx.commit().await.map_err(database_error)
     }
 }

@@ -117,7 +117,9 @@ impl PgInbox {
         id: EventId,
     ) -> Result<bool, sqlx::Error> {
         let query = self.statements.receive.query();
-        let query = query.bind(tenant_id.as_str().to_owned()).bind(handler.as_str().to_owned());
+        let query = query
+            .bind(tenant_id.as_str().to_owned())
+            .bind(handler.as_str().to_owned());
         query.bind(id.as_uuid()).fetch_one(tx).await?.try_get(0)
     }
 
@@ -130,7 +132,9 @@ impl PgInbox {
         ids: Vec<Uuid>,
     ) -> Result<Vec<Uuid>, sqlx::Error> {
         let query = self.statements.receive_all.query();
-        let query = query.bind(tenant_id.as_str().to_owned()).bind(handler.as_str().to_owned());
+        let query = query
+            .bind(tenant_id.as_str().to_owned())
+            .bind(handler.as_str().to_owned());
         let rows = query.bind(ids).fetch_all(tx).await?;
         rows.iter().map(|row| row.try_get(0)).collect()
     }
@@ -150,8 +154,14 @@ impl PgInbox {
     ) -> Result<bool, SourceError> {
         let failed = |error| source_error("look into inbox", error);
         let query = self.statements.knows.query();
-        let query = query.bind(tenant_id.as_str().to_owned()).bind(handler.as_str().to_owned());
-        let row = query.bind(id.as_uuid()).fetch_one(&self.pool).await.map_err(failed)?;
+        let query = query
+            .bind(tenant_id.as_str().to_owned())
+            .bind(handler.as_str().to_owned());
+        let row = query
+            .bind(id.as_uuid())
+            .fetch_one(&self.pool)
+            .await
+            .map_err(failed)?;
         row.try_get(0).map_err(failed)
     }
 

@@ -9,7 +9,9 @@ const AWAY: [&str; 3] = ["08", "53", "57"];
 /// Whether the database is away, rather than at odds with what it was asked.
 fn is_outage(error: &sqlx::Error) -> bool {
     match error {
-        sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed => true,
+        sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed => {
+            true
+        }
         sqlx::Error::Database(server) => {
             let code = server.code().unwrap_or_default();
             // 57014 is a statement that was cancelled, by its timeout most likely: the event's own.

@@ -113,7 +113,10 @@ impl<E: Event, H: TxHandler<E>> Handler<E> for Transactional<H> {
             tracing::debug!(event.id = %ctx.event_id(), handler = %name, "outbox_event_known");
             return Ok(());
         }
-        self.handler.handle(event, &mut tx, ctx).await.map_err(passed_on)?;
+        self.handler
+            .handle(event, &mut tx, ctx)
+            .await
+            .map_err(passed_on)?;
         still_open(&mut tx).await.map_err(database_error)?;
         // A reply that is lost here leaves open whether it was committed. The event is delivered again, and the record says.
         tx.commit().await.map_err(database_error)
@@ -123,7 +126,9 @@ impl<E: Event, H: TxHandler<E>> Handler<E> for Transactional<H> {
 /// The name to record under: the given one, or the one that the dispatcher knows the handler by.
 pub(super) fn recorded_name(own: Option<&PartName>, ctx: &Context) -> Result<PartName, HandlerError> {
     own.or_else(|| ctx.part()).cloned().ok_or_else(|| {
-        HandlerError::outage("the dispatcher names no handler, so its events cannot be recorded; use recorded_as")
+        HandlerError::outage(
+            "the dispatcher names no handler, so its events cannot be recorded; use recorded_as",
+        )
     })
 }
 

@@ -1,0 +1,301 @@
+//! Gathers what is dispatched one by one into batches.
+//!
+//! # Overview
+//! The relay dispatches events at the same time, each on its own. Each joins a queue; while one transaction runs, the
+//! next batch gathers behind it. So a batch is as large as the load, and a lone event waits for nobody. It fits every
+//! dispatcher, and events of one key are never in one batch, for they are dispatched one after the other.
+//!
+//! # Failure
+//! When a batch fails, each of its events is tried in a transaction of its own: a bad one harms only itself. When the
+//! database is away, all are told so. A batch runs in a task of its own, so one event that is called off ends no other's.
+
+use std::collections::{HashSet, VecDeque};
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures_util::FutureExt;
+use outbox_core::{Context, Event, Handler, HandlerError, PartName, TenantId};
+use tokio::sync::oneshot;
+use tokio::time::timeout_at;
+
+use super::PgInbox;
+use super::batch::TxBatchHandler;
+use super::outage::{database_error, passed_on};
+use super::transaction::{recorded_name, still_open};
+
+/// A [`Handler`] that hands events to a [`TxBatchHandler`] in batches. Made by [`PgInbox::batched`].
+///
+/// Its throughput grows with the relay's concurrency: only events that are in flight at the same time can share a batch.
+pub struct Batched<E, H> {
+    shared: Arc<Shared<E, H>>,
+}
+
+struct Shared<E, H> {
+    inbox: PgInbox,
+    name: Option<PartName>,
+    handler: H,
+    events_max: usize,
+    transactions_max: usize,
+    queue: Mutex<Queue<E>>,
+}
+
+struct Queue<E> {
+    waiting: VecDeque<Item<E>>,
+    /// How many transactions run.
+    running: usize,
+}
+
+struct Item<E> {
+    event: E,
+    ctx: Context,
+    name: PartName,
+    done: oneshot::Sender<Result<(), HandlerError>>,
+}
+
+impl<E, H> Batched<E, H> {
+    pub(super) fn new(inbox: PgInbox, handler: H) -> Self {
+        Self::of(inbox, handler, None, (500, 1))
+    }
+
+    fn of(inbox: PgInbox, handler: H, name: Option<PartName>, limits: (usize, usize)) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                inbox,
+                name,
+                handler,
+                events_max: limits.0,
+                transactions_max: limits.1,
+                queue: Mutex::new(Queue {
+                    waiting: VecDeque::new(),
+                    running: 0,
+                }),
+            }),
+        }
+    }
+
+    /// Takes the parts out again; nobody else has them before the handler is registered.
+    fn change(self, change: impl FnOnce(&mut Shared<E, H>)) -> Self {
+        let mut shared = self.shared;
+        if let Some(shared) = Arc::get_mut(&mut shared) {
+            change(shared);
+        }
+        Self { shared }
+    }
+
+    /// Sets how many events one transaction takes. Defaults to 500.
+    #[must_use]
+    pub fn events_max(self, events_max: NonZeroUsize) -> Self {
+        self.change(|shared| shared.events_max = events_max.get())
+    }
+
+    /// Sets how many transactions run at the same time, each on a connection of the pool. Defaults to 1.
+    #[must_use]
+    pub fn transactions_max(self, transactions_max: NonZeroUsize) -> Self {
+        self.change(|shared| shared.transactions_max = transactions_max.get())
+    }
+
+    /// Sets the name under which events are recorded. Defaults to the name that the handler is registered under.
+    #[must_use]
+    pub fn recorded_as(self, name: PartName) -> Self {
+        self.change(|shared| shared.name = Some(name))
+    }
+}
+
+impl<E, H> fmt::Debug for Batched<E, H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Batched")
+            .field("events_max", &self.shared.events_max)
+            .field("transactions_max", &self.shared.transactions_max)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<E: Event, H: TxBatchHandler<E>> Handler<E> for Batched<E, H> {
+    async fn handle(&self, event: E, ctx: Context) -> Result<(), HandlerError> {
+        let name = recorded_name(self.shared.name.as_ref(), &ctx)?;
+        let (done, result) = oneshot::channel();
+        let item = Item {
+            event,
+            ctx,
+            name,
+            done,
+        };
+        if let Some(place) = Place::join(&self.shared, item) {
+            tokio::spawn(place.run());
+        }
+        match result.await {
+            Ok(result) => result,
+            Err(_) => Err(HandlerError::outage("the batch was dropped before it had run")),
+        }
+    }
+}
+
+/// The right to run one transaction at a time; given back when dropped, however its task ends.
+struct Place<E, H> {
+    shared: Arc<Shared<E, H>>,
+    held: bool,
+}
+
+impl<E, H> Drop for Place<E, H> {
+    fn drop(&mut self) {
+        if self.held {
+            self.shared.queue().running -= 1;
+        }
+    }
+}
+
+impl<E: Event, H: TxBatchHandler<E>> Place<E, H> {
+    /// Joins the queue. Returns a place if one is free; else a running task takes the item along.
+    fn join(shared: &Arc<Shared<E, H>>, item: Item<E>) -> Option<Self> {
+        let mut queue = shared.queue();
+        queue.waiting.push_back(item);
+        if queue.running >= shared.transactions_max {
+            return None;
+        }
+        queue.running += 1;
+        Some(Self {
+            shared: Arc::clone(shared),
+            held: true,
+        })
+    }
+
+    /// Runs batches until none is waiting.
+    async fn run(mut self) {
+        while let Some(batch) = self.next() {
+            self.shared.run(batch).await;
+        }
+    }
+
+    fn next(&mut self) -> Option<Batch<E>> {
+        let mut queue = self.shared.queue();
+        let batch = queue.take(self.shared.events_max);
+        if batch.is_none() {
+            // ORDER: the place is given back under the lock that found nothing, or an event could be left behind.
+            queue.running -= 1;
+            self.held = false;
+        }
+        batch
+    }
+}
+
+/// Events of one tenant for one handler.
+struct Batch<E> {
+    tenant_id: TenantId,
+    name: PartName,
+    items: Vec<Item<E>>,
+}
+
+impl<E> Queue<E> {
+    /// Takes the first event and those after it that can share its transaction. Whose delivery was called off meanwhile
+    /// is left out.
+    fn take(&mut self, events_max: usize) -> Option<Batch<E>> {
+        self.waiting.retain(|item| !item.done.is_closed());
+        let first = self.waiting.pop_front()?;
+        let mut batch = Batch {
+            tenant_id: first.ctx.tenant_id().clone(),
+            name: first.name.clone(),
+            items: vec![first],
+        };
+        let mut others = VecDeque::new();
+        for item in self.waiting.drain(..) {
+            let fits = *item.ctx.tenant_id() == batch.tenant_id && item.name == batch.name;
+            match fits && batch.items.len() < events_max {
+                true => batch.items.push(item),
+                false => others.push_back(item),
+            }
+        }
+        self.waiting = others;
+        Some(batch)
+    }
+}
+
+impl<E, H> Shared<E, H> {
+    fn queue(&self) -> MutexGuard<'_, Queue<E>> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<E: Event, H: TxBatchHandler<E>> Shared<E, H> {
+    async fn run(&self, batch: Batch<E>) {
+        let Batch {
+            tenant_id,
+            name,
+            items,
+        } = batch;
+        let (mut events, mut waiters) = (Vec::with_capacity(items.len()), Vec::with_capacity(items.len()));
+        for item in items {
+            waiters.push((item.ctx.clone(), item.done));
+            events.push((item.event, item.ctx));
+        }
+        let alone = events.len() == 1;
+        match self.attempt(&name, &tenant_id, events).await {
+            Ok(()) => waiters.into_iter().for_each(|(_, done)| tell(done, Ok(()))),
+            Err(HandlerError::Outage(cause)) => {
+                let cause = cause.to_string();
+                let outage = |(_, done)| tell(done, Err(HandlerError::outage(cause.clone())));
+                waiters.into_iter().for_each(outage);
+            }
+            Err(error) if alone => {
+                if let Some((_, done)) = waiters.pop() {
+                    tell(done, Err(error));
+                }
+            }
+            Err(error) => {
+                tracing::debug!(?error, handler = %name, "outbox_batch_failed");
+                for (ctx, done) in waiters {
+                    let result = match ctx.envelope().payload.decode() {
+                        Ok(event) => self.attempt(&name, &tenant_id, vec![(event, ctx)]).await,
+                        Err(_) => Err(HandlerError::reject("the payload can no longer be decoded")),
+                    };
+                    tell(done, result);
+                }
+            }
+        }
+    }
+
+    /// Handles events in one transaction, within the longest of their times.
+    async fn attempt(
+        &self,
+        name: &PartName,
+        tenant_id: &TenantId,
+        events: Vec<(E, Context)>,
+    ) -> Result<(), HandlerError> {
+        let deadlines = events.iter().map(|(_, ctx)| ctx.deadline());
+        let Some(deadline) = deadlines.max() else {
+            return Ok(());
+        };
+        let trying = AssertUnwindSafe(self.handle(name, tenant_id, events)).catch_unwind();
+        match timeout_at(deadline, trying).await {
+            Ok(Ok(result)) => result,
+            Ok(Err(_)) => Err(HandlerError::retry("the batch handler panicked")),
+            Err(_) => Err(HandlerError::retry("the time of the batch was up")),
+        }
+    }
+
+    async fn handle(
+        &self,
+        name: &PartName,
+        tenant_id: &TenantId,
+        mut events: Vec<(E, Context)>,
+    ) -> Result<(), HandlerError> {
+        let ids = events.iter().map(|(_, ctx)| ctx.event_id().as_uuid()).collect();
+        let mut tx = self.inbox.pool.begin().await.map_err(database_error)?;
+        let new = self.inbox.receive_all(&mut tx, name, tenant_id, ids).await;
+        // Taken out as they are found: an event that is in the batch twice is handled once.
+        let mut new: HashSet<_> = new.map_err(database_error)?.into_iter().collect();
+        events.retain(|(_, ctx)| new.remove(&ctx.event_id().as_uuid()));
+        if events.is_empty() {
+            return Ok(());
+        }
+        self.handler.handle(events, &mut tx).await.map_err(passed_on)?;
+        still_open(&mut tx).await.map_err(database_error)?;
+        tx.commit().await.map_err(database_error)
+    }
+}
+
+fn tell(done: oneshot::Sender<Result<(), HandlerError>>, result: Result<(), HandlerError>) {
+    // Nobody waits any more: the delivery was called off. What was committed is known to the inbox.
+    let _ = done.send(result);
+}
