@@ -11,6 +11,8 @@
 //! Of each ordering key only the first open event is listed as due, and none while the key is held or blocked, so a
 //! claim looks at what it may take and at little else.
 
+mod operating;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
@@ -391,54 +393,5 @@ impl Store {
             }
         }
         lost
-    }
-
-    /// Lets a failed event be delivered again, with all its attempts.
-    pub(super) fn redrive(&mut self, position: i64) -> bool {
-        let Some(row) = self.rows.get_mut(&position) else {
-            return false;
-        };
-        if row.status != Status::Failed || row.discarded {
-            return false;
-        }
-        row.status = Status::Pending;
-        row.failures = 0;
-        row.lost_claims = 0;
-        self.unpark(position);
-        self.open(position);
-        true
-    }
-
-    /// Gives a failed event up; what was parked behind it goes on.
-    pub(super) fn discard(&mut self, position: i64) -> bool {
-        let Some(row) = self.rows.get_mut(&position) else {
-            return false;
-        };
-        if row.status != Status::Failed || row.discarded {
-            return false;
-        }
-        row.discarded = true;
-        self.unpark(position);
-        true
-    }
-
-    fn unpark(&mut self, position: i64) {
-        let Some(name) = self.rows.get(&position).and_then(|row| row.key.clone()) else {
-            return;
-        };
-        if let Some(key) = self.keys.get_mut(&name) {
-            key.parked.remove(&position);
-            self.relist(&name);
-        }
-    }
-
-    /// Lets a stopped key go on.
-    pub(super) fn resume(&mut self, name: &Key) -> bool {
-        let Some(key) = self.keys.get_mut(name) else {
-            return false;
-        };
-        let stopped = std::mem::take(&mut key.stopped);
-        self.relist(name);
-        stopped
     }
 }
