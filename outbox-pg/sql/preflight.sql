@@ -1,2 +1,2 @@
--- What a relay has to know before it claims anything.
-SELECT "outbox"."outbox_sees_all"(), current_user::text, "outbox"."outbox_channel"(), "outbox"."outbox_lock_number"(2)
+-- What a listener has to know: the channel, and the number of the sleeper's lock.
+SELECT "outbox"."outbox_channel"(), "outbox"."outbox_lock_number"(2)

@@ -7,6 +7,7 @@ mod instant;
 mod migrate;
 mod names;
 mod publisher;
+mod rights;
 mod source;
 mod sql;
 
@@ -17,4 +18,5 @@ pub use inbox::{
 pub use migrate::{MigrateError, SCHEMA_VERSION, check_version, migrate, migration_sql};
 pub use names::Names;
 pub use publisher::{PAYLOAD_BYTES_MAX, PgPublisher};
+pub use rights::Rights;
 pub use source::{PgSource, PgSourceBuilder, StartError};

@@ -26,10 +26,17 @@ const MIGRATIONS: &[Migration] = migrations![
     5 "0005_mark",
     6 "0006_admin",
     7 "0007_inbox",
+    9 "0009_roles",
 ];
 
 /// The schema version that this build needs.
-pub const SCHEMA_VERSION: i32 = MIGRATIONS.len() as i32;
+pub const SCHEMA_VERSION: i32 = match MIGRATIONS.last() {
+    Some(last) => last.version,
+    None => 0,
+};
+
+/// What a migration adds is closed to everybody, and granted to whom its like was granted before.
+const REGRANT: &str = "SELECT \"outbox\".\"outbox_regrant\"()";
 
 /// Why the schema could not be brought up to date, or cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -104,6 +111,12 @@ pub async fn migrate(connection: &mut PgConnection, names: &Names) -> Result<Vec
             .map_err(failed(migration.name))?;
         applied.push(migration.version);
     }
+    if !applied.is_empty() {
+        Sql::new(names, REGRANT)
+            .run(&mut transaction)
+            .await
+            .map_err(failed("grants"))?;
+    }
     transaction.commit().await.map_err(failed("commit"))?;
     Ok(applied)
 }
@@ -145,6 +158,7 @@ pub fn migration_sql(names: &Names) -> String {
     std::iter::once(schema)
         .chain(std::iter::once(table))
         .chain(steps)
+        .chain(std::iter::once(format!("{};\n", names.render(REGRANT))))
         .collect()
 }
 

@@ -1,7 +1,9 @@
 //! Publishing inside the caller's transaction.
 
 use outbox_core::{Due, IntoNewEvent, InvalidEvent, NewEvent, PublishError, Published, TenantId};
-use sqlx::PgConnection;
+use sqlx::postgres::PgArguments;
+use sqlx::query::Query;
+use sqlx::{PgConnection, Postgres, Row};
 use uuid::Uuid;
 
 use crate::Names;
@@ -30,6 +32,8 @@ use crate::sql::Sql;
 pub struct PgPublisher {
     one: Sql,
     many: Sql,
+    /// For events that have a tenant of their own.
+    many_as: Sql,
     tenant_id: TenantId,
     payload_bytes_max: usize,
 }
@@ -44,12 +48,17 @@ impl PgPublisher {
         Self {
             one: Sql::new(names, include_str!("../sql/publish.sql")),
             many: Sql::new(names, include_str!("../sql/publish_all.sql")),
+            many_as: Sql::new(names, include_str!("../sql/publish_as.sql")),
             tenant_id: TenantId::default(),
             payload_bytes_max: PAYLOAD_BYTES_MAX,
         }
     }
 
-    /// Sets the tenant of events that name none. Defaults to the empty one.
+    /// Sets the tenant of events that name none. Without one, and by default, they inherit the tenant of the caller's
+    /// transaction: what `app.current_tenant` says there, nobody if it says nothing.
+    ///
+    /// An event with a tenant can be published in a transaction that has none: its row passes row security, and the
+    /// transaction has no tenant again afterwards. In a transaction of another tenant it is refused where tenants are isolated.
     #[must_use]
     pub fn with_tenant(mut self, tenant_id: TenantId) -> Self {
         self.tenant_id = tenant_id;
@@ -81,6 +90,11 @@ impl PgPublisher {
     ) -> Result<Published, PublishError> {
         let event = event.into_new_event()?;
         event.check(self.payload_bytes_max)?;
+        if self.tenant_of(&event).is_some() {
+            let mut columns = Columns::default();
+            columns.push(&event, self)?;
+            return self.write_as(connection, columns).await;
+        }
         let headers = headers_json(&event)?;
         let (at, after) = due(event.due);
         let done = self
@@ -91,7 +105,7 @@ impl PgPublisher {
             .bind(event.aggregate_type.as_ref().map(AsRef::as_ref))
             .bind(event.aggregate_id.as_ref().map(AsRef::as_ref))
             .bind(event.ordering_key.as_ref().map(AsRef::as_ref))
-            .bind(event.tenant_id.as_ref().unwrap_or(&self.tenant_id).as_str())
+            .bind(None::<&str>)
             .bind(event.payload.as_str())
             .bind(headers)
             .bind(at)
@@ -121,23 +135,37 @@ impl PgPublisher {
         if all == 0 {
             return Ok(Published::of(0, 0));
         }
-        let done = self
-            .many
-            .query()
-            .bind(columns.ids)
-            .bind(columns.event_types)
-            .bind(columns.aggregate_types)
-            .bind(columns.aggregate_ids)
-            .bind(columns.ordering_keys)
-            .bind(columns.tenant_ids)
-            .bind(columns.payloads)
-            .bind(columns.headers)
-            .bind(columns.due_at)
-            .bind(columns.delays)
+        if columns.tenant_ids.iter().any(Option::is_some) {
+            return self.write_as(connection, columns).await;
+        }
+        let done = columns
+            .bind(&self.many)
             .execute(connection)
             .await
             .map_err(|error| PublishError::Store(error.into()))?;
         Ok(Published::of(done.rows_affected(), all))
+    }
+
+    /// The tenant that an event is to have, unless it inherits one.
+    fn tenant_of<'a>(&'a self, event: &'a NewEvent) -> Option<&'a TenantId> {
+        let tenant_id = event.tenant_id.as_ref().unwrap_or(&self.tenant_id);
+        (!tenant_id.as_str().is_empty()).then_some(tenant_id)
+    }
+
+    async fn write_as(
+        &self,
+        connection: &mut PgConnection,
+        columns: Columns,
+    ) -> Result<Published, PublishError> {
+        let store = |error: sqlx::Error| PublishError::Store(error.into());
+        let all = columns.ids.len() as u64;
+        let query = columns.bind(&self.many_as);
+        let written: i64 = query
+            .fetch_one(connection)
+            .await
+            .and_then(|row| row.try_get(0))
+            .map_err(store)?;
+        Ok(Published::of(u64::try_from(written).unwrap_or(0), all))
     }
 }
 
@@ -149,7 +177,7 @@ struct Columns {
     aggregate_types: Vec<Option<String>>,
     aggregate_ids: Vec<Option<String>>,
     ordering_keys: Vec<Option<String>>,
-    tenant_ids: Vec<String>,
+    tenant_ids: Vec<Option<String>>,
     payloads: Vec<String>,
     headers: Vec<String>,
     due_at: Vec<Option<i64>>,
@@ -165,12 +193,12 @@ impl Columns {
         for event in events {
             let event = event.into_new_event()?;
             event.check(publisher.payload_bytes_max)?;
-            columns.push(&event, &publisher.tenant_id)?;
+            columns.push(&event, publisher)?;
         }
         Ok(columns)
     }
 
-    fn push(&mut self, event: &NewEvent, tenant_id: &TenantId) -> Result<(), InvalidEvent> {
+    fn push(&mut self, event: &NewEvent, publisher: &PgPublisher) -> Result<(), InvalidEvent> {
         let text = |text: &dyn AsRef<str>| text.as_ref().to_owned();
         let (at, after) = due(event.due);
         self.headers.push(headers_json(event)?);
@@ -183,11 +211,26 @@ impl Columns {
         self.ordering_keys
             .push(event.ordering_key.as_ref().map(|key| text(key)));
         self.tenant_ids
-            .push(text(event.tenant_id.as_ref().unwrap_or(tenant_id)));
+            .push(publisher.tenant_of(event).map(|id| text(id)));
         self.payloads.push(event.payload.as_str().to_owned());
         self.due_at.push(at);
         self.delays.push(after);
         Ok(())
+    }
+
+    fn bind(self, statement: &Sql) -> Query<'static, Postgres, PgArguments> {
+        statement
+            .query()
+            .bind(self.ids)
+            .bind(self.event_types)
+            .bind(self.aggregate_types)
+            .bind(self.aggregate_ids)
+            .bind(self.ordering_keys)
+            .bind(self.tenant_ids)
+            .bind(self.payloads)
+            .bind(self.headers)
+            .bind(self.due_at)
+            .bind(self.delays)
     }
 }
 

@@ -18,7 +18,7 @@ use super::session::Sessions;
 use super::settle::Settle;
 use crate::error::source_error;
 use crate::sql::Sql;
-use crate::{MigrateError, Names, check_version};
+use crate::{MigrateError, Names, Rights, check_version};
 
 /// Sets up a [`PgSource`].
 #[derive(Clone)]
@@ -56,15 +56,27 @@ pub enum StartError {
     /// The schema is missing, too old or too new.
     #[error(transparent)]
     Schema(#[from] MigrateError),
+    /// The role may not do what a relay has to do.
+    #[error("role {role} lacks {}; let the owner of the tables run: {remedy}", .missing.join(", "))]
+    Rights {
+        /// The role that the relay connects as.
+        role: String,
+        /// The privileges.
+        missing: Vec<String>,
+        /// The statement that grants them.
+        remedy: String,
+    },
     /// The role may not see every event, so it would deliver only some and never know.
     #[error(
-        "role {role} cannot see every row of {table}: give it a policy FOR ALL USING (true), or the attribute BYPASSRLS"
+        "role {role} cannot see the events of every tenant in {table}; let the owner of the tables run: {remedy}, or give the role BYPASSRLS"
     )]
     Blind {
         /// The role that the relay connects as.
         role: String,
         /// The outbox.
         table: String,
+        /// The statement that makes a policy for it.
+        remedy: String,
     },
     /// The database cannot be reached or refuses.
     #[error("the outbox cannot be used")]
@@ -244,20 +256,28 @@ impl PgSourceBuilder {
         let failed = |error| StartError::Source(source_error("start", error));
         let mut connection = pool.acquire().await.map_err(failed)?;
         connection.ping().await.map_err(failed)?;
+        let prepare = |sql: Sql| if self.pooler { sql.unprepared() } else { sql };
+        let rights = Rights::read_with(&mut connection, &self.names, prepare)
+            .await
+            .map_err(failed)?;
+        if !rights.missing.is_empty() {
+            let (role, missing, remedy) = (rights.role, rights.missing, rights.remedy);
+            return Err(StartError::Rights { role, missing, remedy });
+        }
         check_version(&mut connection, &self.names).await?;
+        if rights.sees_all != Some(true) {
+            return Err(StartError::Blind {
+                role: rights.role,
+                table: format!("{}.{}", self.names.schema(), self.names.table()),
+                remedy: rights.remedy,
+            });
+        }
         let preflight = self.sql(include_str!("../../sql/preflight.sql"));
         let row = preflight
             .query()
             .fetch_one(&mut *connection)
             .await
             .map_err(failed)?;
-        let sees_all: bool = row.try_get(0).map_err(failed)?;
-        if !sees_all {
-            return Err(StartError::Blind {
-                role: row.try_get(1).map_err(failed)?,
-                table: format!("{}.{}", self.names.schema(), self.names.table()),
-            });
-        }
-        Ok((row.try_get(2).map_err(failed)?, row.try_get(3).map_err(failed)?))
+        Ok((row.try_get(0).map_err(failed)?, row.try_get(1).map_err(failed)?))
     }
 }

@@ -1,0 +1,35 @@
+-- What the current role lacks to be a relay of table $2 in schema $1.
+-- Through the catalogs: to look a name up in a schema that one may not use is an error.
+WITH schema AS (SELECT oid, nspname FROM pg_catalog.pg_namespace WHERE nspname = $1::text),
+outbox AS (
+    SELECT class.oid, class.relowner, class.relnamespace FROM pg_catalog.pg_class AS class
+    JOIN schema ON class.relnamespace = schema.oid WHERE class.relname = $2::text),
+wanted (kind, suffix, privilege) AS (VALUES
+    ('table', '', 'SELECT'), ('table', '', 'UPDATE'), ('table', '', 'DELETE'),
+    ('table', '_lease', 'SELECT'), ('table', '_lease', 'INSERT'), ('table', '_lease', 'UPDATE'), ('table', '_lease', 'DELETE'),
+    ('table', '_block', 'SELECT'), ('table', '_block', 'INSERT'), ('table', '_block', 'DELETE'),
+    ('table', '_migration', 'SELECT'),
+    ('sequence', '_seq', 'SELECT'),
+    ('sequence', '_mark', 'SELECT'), ('sequence', '_mark', 'UPDATE'),
+    ('sequence', '_lease_mark', 'SELECT'), ('sequence', '_lease_mark', 'UPDATE'))
+SELECT 'USAGE on schema ' || nspname FROM schema WHERE NOT has_schema_privilege(oid, 'USAGE')
+UNION ALL
+SELECT string_agg(wanted.privilege, ', ') || ' on ' || wanted.kind || ' ' || $1 || '.' || class.relname
+FROM wanted JOIN outbox ON true
+JOIN pg_catalog.pg_class AS class ON class.relnamespace = outbox.relnamespace AND class.relname = $2 || wanted.suffix
+WHERE NOT CASE wanted.kind
+    WHEN 'table' THEN has_table_privilege(class.oid, wanted.privilege)
+    ELSE has_sequence_privilege(class.oid, wanted.privilege) END
+GROUP BY wanted.kind, class.relname
+UNION ALL
+-- One is worth a name; of many it is the grant that is missing.
+SELECT CASE count(*)
+    WHEN 1 THEN 'EXECUTE on function ' || $1 || '.' || min(ours.proname)
+    ELSE 'EXECUTE on ' || count(*) || ' functions in schema ' || $1 END
+FROM outbox
+JOIN pg_catalog.pg_proc AS ours ON ours.pronamespace = outbox.relnamespace AND ours.proowner = outbox.relowner
+WHERE starts_with(ours.proname, $2 || '_') AND NOT has_function_privilege(ours.oid, 'EXECUTE')
+    AND ours.prorettype <> 'trigger'::regtype
+    AND ours.proname !~ '_(regrant|revoke|functions|tenant_tables)$'
+    AND ours.proname !~ '_(grant|enable|disable)_[a-z]+$' AND ours.proname !~ '_(publish|receive)(_[a-z]+)?$'
+HAVING count(*) > 0

@@ -1,0 +1,87 @@
+//! What the role of a connection may do, compared with what a relay has to do.
+
+use sqlx::{PgConnection, Row};
+
+use crate::Names;
+use crate::sql::Sql;
+
+/// What a role may do with an outbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Rights {
+    /// The role.
+    pub role: String,
+    /// Privileges that a relay needs and the role lacks, such as `UPDATE on table outbox.outbox`.
+    pub missing: Vec<String>,
+    /// Whether it sees every event, of whichever tenant. `None` where it lacks the privilege to find out.
+    pub sees_all: Option<bool>,
+    /// The statement that gives it all that, for the owner of the tables to run.
+    pub remedy: String,
+}
+
+impl Rights {
+    /// Reads what the role of this connection may do. An outbox that does not exist misses no privilege.
+    ///
+    /// # Errors
+    /// When the database cannot be reached.
+    ///
+    /// # Cancel safety
+    /// Reads only.
+    pub async fn read(connection: &mut PgConnection, names: &Names) -> Result<Self, sqlx::Error> {
+        Self::read_with(connection, names, |sql| sql).await
+    }
+
+    pub(crate) async fn read_with(
+        connection: &mut PgConnection,
+        names: &Names,
+        prepare: impl Fn(Sql) -> Sql,
+    ) -> Result<Self, sqlx::Error> {
+        let (role, remedy): (String, String) = {
+            let text = "SELECT current_user::text, format('SELECT \"outbox\".\"outbox_grant_relay\"(%L)', current_user)";
+            let row = prepare(Sql::new(names, text))
+                .query()
+                .fetch_one(&mut *connection)
+                .await?;
+            (row.try_get(0)?, row.try_get(1)?)
+        };
+        let rows = prepare(Sql::new(names, include_str!("../sql/rights.sql")))
+            .query()
+            .bind(names.schema().to_owned())
+            .bind(names.table().to_owned())
+            .fetch_all(&mut *connection)
+            .await?;
+        let missing = rows
+            .iter()
+            .map(|row| row.try_get(0))
+            .collect::<Result<Vec<String>, _>>()?;
+        Ok(Self {
+            role,
+            sees_all: Self::look(connection, names, missing.is_empty(), prepare).await?,
+            missing,
+            remedy,
+        })
+    }
+
+    async fn look(
+        connection: &mut PgConnection,
+        names: &Names,
+        may_ask: bool,
+        prepare: impl Fn(Sql) -> Sql,
+    ) -> Result<Option<bool>, sqlx::Error> {
+        let exists = prepare(Sql::new(
+            names,
+            "SELECT EXISTS (SELECT FROM pg_catalog.pg_proc AS ours JOIN pg_catalog.pg_namespace AS schema \
+             ON ours.pronamespace = schema.oid WHERE schema.nspname = $1 AND ours.proname = $2)",
+        ));
+        let exists = exists
+            .query()
+            .bind(names.schema().to_owned())
+            .bind(format!("{}_sees_all", names.table()));
+        let exists: bool = exists.fetch_one(&mut *connection).await?.try_get(0)?;
+        if !may_ask || !exists {
+            return Ok(None);
+        }
+        let sees_all = prepare(Sql::new(names, "SELECT \"outbox\".\"outbox_sees_all\"()"));
+        sees_all.query().fetch_one(connection).await?.try_get(0).map(Some)
+    }
+}
