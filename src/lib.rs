@@ -74,7 +74,7 @@ pub use outbox_core::{
 pub use outbox_core::memory;
 #[cfg(feature = "pg")]
 pub use outbox_pg::{
-    MigrateError, PgSource, PgSourceBuilder, SCHEMA_VERSION, StartError, check_version, migrate,
+    MigrateError, PgSource, PgSourceBuilder, Rights, SCHEMA_VERSION, StartError, check_version, migrate,
     migration_sql,
 };
 

@@ -262,7 +262,11 @@ impl PgSourceBuilder {
             .map_err(failed)?;
         if !rights.missing.is_empty() {
             let (role, missing, remedy) = (rights.role, rights.missing, rights.remedy);
-            return Err(StartError::Rights { role, missing, remedy });
+            return Err(StartError::Rights {
+                role,
+                missing,
+                remedy,
+            });
         }
         check_version(&mut connection, &self.names).await?;
         if rights.sees_all != Some(true) {

@@ -1,0 +1,394 @@
+//! Who may do what, and which tenant sees which events.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test fails by panicking"
+)]
+
+#[path = "support/cast.rs"]
+mod cast;
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use cast::{Cast, ROLES, of_tenant, set_tenant, tenant};
+use outbox_core::{
+    Delivered, Delivery, Dispatcher, EventId, EventType, Failure, NewEvent, Payload, Published, Relay,
+};
+use outbox_pg::{PgSource, StartError};
+use sqlx::Connection;
+
+const DENIED: &str = "42501";
+
+fn event(json: &str) -> NewEvent {
+    NewEvent::raw(EventType::new("Counted").unwrap(), Payload::from_json(json))
+}
+
+const INSERT: &str =
+    "INSERT INTO outbox.outbox (id, event_type, payload) VALUES (gen_random_uuid(), 'Counted', '1')";
+
+/// What each part may do, and nobody else but the owner.
+const DEEDS: [(&str, &[&str]); 22] = [
+    (INSERT, &["publisher"]),
+    (
+        "INSERT INTO outbox.outbox (id, event_type, payload, status) VALUES (gen_random_uuid(), 'Counted', '1', 'completed')",
+        &[],
+    ),
+    (
+        "SELECT id, status, error FROM outbox.outbox",
+        &["relay", "reader"],
+    ),
+    ("SELECT payload FROM outbox.outbox", &["relay"]),
+    ("SELECT headers FROM outbox.outbox", &["relay"]),
+    ("SELECT seq FROM outbox.outbox", &["relay"]),
+    ("SELECT ctid FROM outbox.outbox", &["relay"]),
+    ("UPDATE outbox.outbox SET error = ''", &["relay"]),
+    ("DELETE FROM outbox.outbox", &["relay"]),
+    ("TRUNCATE outbox.outbox", &[]),
+    ("SELECT FROM outbox.outbox_lease", &["relay"]),
+    ("DELETE FROM outbox.outbox_lease", &["relay"]),
+    ("SELECT FROM outbox.outbox_block", &["relay"]),
+    ("SELECT FROM outbox.outbox_audit", &["relay"]),
+    ("DELETE FROM outbox.outbox_audit", &[]),
+    ("UPDATE outbox.outbox_migration SET name = ''", &[]),
+    ("SELECT setval('outbox.outbox_mark', 1)", &["relay"]),
+    ("SELECT nextval('outbox.outbox_seq')", &[]),
+    ("SELECT outbox.outbox_sees_all()", &["relay"]),
+    ("SELECT outbox.outbox_status()", &["relay"]),
+    ("SELECT outbox.outbox_grant_relay(current_user)", &[]),
+    ("ALTER TABLE outbox.outbox DISABLE ROW LEVEL SECURITY", &[]),
+];
+
+#[tokio::test]
+async fn each_role_does_its_part_and_is_refused_everything_else() {
+    let cast = Cast::new().await;
+
+    let mut wrong = Vec::new();
+    for part in ROLES.into_iter().filter(|part| *part != "owner") {
+        let mut connection = cast.connect(part).await;
+        for (deed, doers) in DEEDS {
+            let mut transaction = connection.begin().await.unwrap();
+            let done = cast::run_on(&mut transaction, deed).await;
+            transaction.rollback().await.unwrap();
+            let expected = if doers.contains(&part) {
+                Ok(())
+            } else {
+                Err(DENIED.to_owned())
+            };
+            // ALTER TABLE reports a missing ownership by the same code.
+            if done != expected {
+                wrong.push(format!("{part}: {deed}: {done:?}"));
+            }
+        }
+    }
+
+    assert_eq!(wrong, Vec::<String>::new());
+    cast.leave().await;
+}
+
+#[tokio::test]
+async fn no_function_of_ours_is_open_to_everybody() {
+    let cast = Cast::new().await;
+
+    let open = cast
+        .find(
+            "owner",
+            "",
+            "SELECT function::text FROM outbox.outbox_functions() JOIN pg_proc ON pg_proc.oid = function \
+             WHERE proacl IS NULL OR EXISTS (SELECT FROM aclexplode(proacl) AS granted WHERE granted.grantee = 0)",
+        )
+        .await;
+
+    assert_eq!(open, Vec::<String>::new());
+    cast.leave().await;
+}
+
+#[tokio::test]
+async fn what_was_granted_can_be_taken_back() {
+    let cast = Cast::new().await;
+    cast.isolate_tenants().await;
+
+    for part in ["publisher", "relay", "reader"] {
+        let role = cast.role(part);
+        cast.run("owner", &format!("SELECT outbox.outbox_revoke('{role}')"))
+            .await
+            .unwrap();
+    }
+
+    for part in ["publisher", "relay", "reader"] {
+        for (deed, _) in DEEDS {
+            assert_eq!(
+                cast.run(part, deed).await,
+                Err(DENIED.to_owned()),
+                "{part}: {deed}"
+            );
+        }
+    }
+    cast.leave().await;
+}
+
+#[tokio::test]
+async fn a_relay_that_lacks_rights_is_told_which_and_the_remedy_works() {
+    let cast = Cast::new().await;
+    let stranger = cast.role("stranger");
+
+    let refused = cast.source("stranger").start().await.unwrap_err();
+    let StartError::Rights { missing, remedy, .. } = &refused else {
+        panic!("{refused}");
+    };
+    assert!(
+        missing.iter().any(|right| right == "USAGE on schema outbox"),
+        "{missing:?}"
+    );
+    assert!(
+        missing
+            .iter()
+            .any(|right| right.ends_with("on table outbox.outbox")),
+        "{missing:?}"
+    );
+    assert_eq!(
+        remedy,
+        &format!("SELECT \"outbox\".\"outbox_grant_relay\"('{stranger}')")
+    );
+
+    cast.run("owner", remedy).await.unwrap();
+    cast.source("stranger").start().await.unwrap();
+    cast.run(
+        "owner",
+        &format!("REVOKE UPDATE ON SEQUENCE outbox.outbox_mark FROM {stranger}"),
+    )
+    .await
+    .unwrap();
+    let refused = cast.source("stranger").start().await.unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        format!(
+            "role {stranger} lacks UPDATE on sequence outbox.outbox_mark; let the owner of the tables run: {remedy}"
+        )
+    );
+    cast.leave().await;
+}
+
+#[tokio::test]
+async fn a_relay_that_cannot_see_every_tenant_refuses_to_start() {
+    let cast = Cast::new().await;
+    cast.isolate_tenants().await;
+    cast.run("owner", "DROP POLICY outbox_relay ON outbox.outbox")
+        .await
+        .unwrap();
+
+    // The owner may do everything, and is bound by the policy like everyone.
+    for part in ["relay", "owner"] {
+        let refused = cast.source(part).start().await.unwrap_err();
+        let StartError::Blind { role, remedy, .. } = refused else {
+            panic!("{refused}");
+        };
+        assert_eq!(role, cast.role(part));
+        cast.run("owner", &remedy).await.unwrap();
+        cast.source(part).start().await.unwrap();
+    }
+    cast.leave().await;
+}
+
+/// Remembers tenants and payloads.
+#[derive(Default)]
+struct Recorder(Mutex<Vec<String>>);
+
+#[async_trait]
+impl Dispatcher for Recorder {
+    async fn dispatch(&self, delivery: &Delivery) -> Result<Delivered, Failure> {
+        let envelope = &delivery.envelope;
+        let seen = format!("{}{}", envelope.tenant_id.as_str(), envelope.payload.as_str());
+        self.0.lock().unwrap().push(seen);
+        Ok(Delivered::Handled)
+    }
+}
+
+async fn drain(cast: &Cast, source: PgSource) -> Vec<String> {
+    let recorder = Arc::new(Recorder::default());
+    let relay = Relay::builder(Arc::new(source), recorder.clone())
+        .build()
+        .unwrap()
+        .spawn();
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
+    while cast.count("status = 'pending'").await > 0 {
+        assert!(tokio::time::Instant::now() < deadline, "events stay pending");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    relay.shutdown().await.unwrap();
+    let mut seen = recorder.0.lock().unwrap().clone();
+    seen.sort();
+    seen
+}
+
+#[tokio::test]
+async fn the_relay_drains_every_tenant_by_its_policy_or_by_bypassrls() {
+    let cast = Cast::new().await;
+    cast.isolate_tenants().await;
+    let publish = async |n: &str| {
+        cast.publish("a", event(n)).await.unwrap();
+        cast.publish("b", event(n)).await.unwrap();
+    };
+
+    publish("1").await;
+    let by_policy = drain(&cast, cast.source("relay").start().await.unwrap()).await;
+
+    cast.run("owner", "DROP POLICY outbox_relay ON outbox.outbox")
+        .await
+        .unwrap();
+    cast.as_admin(&format!("ALTER ROLE {} BYPASSRLS", cast.role("relay")))
+        .await;
+    publish("2").await;
+    let by_attribute = drain(&cast, cast.source("relay").start().await.unwrap()).await;
+
+    assert_eq!(by_policy, ["a1", "b1"]);
+    assert_eq!(by_attribute, ["a2", "b2"]);
+    cast.leave().await;
+}
+
+#[tokio::test]
+async fn an_unset_or_empty_tenant_is_denied_and_never_matches() {
+    let cast = Cast::new().await;
+    // From before there were tenants.
+    cast.publish("", event("0")).await.unwrap();
+    cast.isolate_tenants().await;
+    cast.publish("a", event("1")).await.unwrap();
+
+    assert_eq!(cast.publish("", event("2")).await, Err(DENIED.to_owned()));
+    assert_eq!(cast.run("publisher", INSERT).await, Err(DENIED.to_owned()));
+    let emptied = format!("SET app.current_tenant = ''; {INSERT}");
+    assert_eq!(cast.run("publisher", &emptied).await, Err(DENIED.to_owned()));
+    for part in ["reader", "owner"] {
+        let seen = cast.find(part, "", "SELECT status FROM outbox.outbox").await;
+        assert_eq!(seen, Vec::<String>::new(), "{part}");
+    }
+    // What was set locally is empty after its transaction, not unset.
+    let mut connection = cast.connect("publisher").await;
+    let mut transaction = connection.begin().await.unwrap();
+    set_tenant(&mut transaction, "a").await;
+    cast.publisher
+        .publish(&mut transaction, event("3"))
+        .await
+        .unwrap();
+    transaction.commit().await.unwrap();
+    assert!(cast.publisher.publish(&mut connection, event("4")).await.is_err());
+    assert_eq!(cast.count("true").await, 3);
+    cast.leave().await;
+}
+
+#[tokio::test]
+async fn two_tenants_learn_nothing_of_each_other() {
+    let cast = Cast::new().await;
+    cast.isolate_tenants().await;
+    let id = EventId::new();
+    let new = Ok(Published::of(1, 1));
+
+    // Writing for the other one is refused, whether its id is taken or not.
+    assert_eq!(cast.publish("a", event("1").with_id(id)).await, new);
+    for other in [id, EventId::new()] {
+        let event = of_tenant(event("9").with_id(other), "a");
+        assert_eq!(cast.publish("b", event).await, Err(DENIED.to_owned()));
+    }
+    // The same id is new to the other tenant, and known to its own.
+    assert_eq!(cast.publish("b", event("2").with_id(id)).await, new);
+    assert_eq!(
+        cast.publish("a", event("3").with_id(id)).await,
+        Ok(Published::of(0, 1))
+    );
+    assert_eq!(
+        cast.publish("b", event("3").with_id(id)).await,
+        Ok(Published::of(0, 1))
+    );
+
+    for mine in ["a", "b"] {
+        let seen = cast
+            .find("reader", mine, "SELECT tenant_id FROM outbox.outbox")
+            .await;
+        assert_eq!(seen, [mine]);
+        let counted = cast
+            .find("reader", mine, "SELECT count(*)::text FROM outbox.outbox")
+            .await;
+        assert_eq!(counted, ["1"]);
+    }
+    let delivered = drain(&cast, cast.source("relay").start().await.unwrap()).await;
+    assert_eq!(delivered, ["a1", "b2"]);
+    cast.leave().await;
+}
+
+#[tokio::test]
+async fn a_publisher_sets_its_tenant_for_the_event_alone() {
+    let cast = Cast::new().await;
+    cast.isolate_tenants().await;
+    let mut connection = cast.connect("publisher").await;
+    let mut transaction = connection.begin().await.unwrap();
+
+    let events = [("1", "a"), ("2", "b"), ("3", "a")].map(|(n, tenant)| of_tenant(event(n), tenant));
+    let many = cast
+        .publisher
+        .publish_all(&mut transaction, events)
+        .await
+        .unwrap();
+    let after_many = tenant(&mut transaction).await;
+    let one = cast
+        .publisher
+        .publish(&mut transaction, of_tenant(event("4"), "c"))
+        .await
+        .unwrap();
+    let after_one = tenant(&mut transaction).await;
+    transaction.commit().await.unwrap();
+
+    assert_eq!((many, one), (Published::of(3, 3), Published::of(1, 1)));
+    assert_eq!((after_many.as_str(), after_one.as_str()), ("", ""));
+    let all = drain(&cast, cast.source("relay").start().await.unwrap()).await;
+    assert_eq!(all, ["a1", "a3", "b2", "c4"]);
+    cast.leave().await;
+}
+
+#[tokio::test]
+async fn a_publisher_without_a_tenant_inherits_that_of_the_transaction_and_leaves_it() {
+    let cast = Cast::new().await;
+    cast.isolate_tenants().await;
+    let mut connection = cast.connect("publisher").await;
+    let mut transaction = connection.begin().await.unwrap();
+    set_tenant(&mut transaction, "a").await;
+
+    cast.publisher
+        .publish(&mut transaction, event("1"))
+        .await
+        .unwrap();
+    let events = [event("2"), of_tenant(event("3"), "a")];
+    cast.publisher
+        .publish_all(&mut transaction, events)
+        .await
+        .unwrap();
+    cast::run_on(&mut transaction, INSERT).await.unwrap();
+    let after = tenant(&mut transaction).await;
+    transaction.commit().await.unwrap();
+
+    assert_eq!(after, "a");
+    assert_eq!(cast.count("tenant_id = 'a'").await, 4);
+    assert_eq!(cast.count("true").await, 4);
+    cast.leave().await;
+}
+
+#[tokio::test]
+async fn tenants_can_be_switched_off_again_and_tables_without_them_work_as_before() {
+    let cast = Cast::new().await;
+    cast.publish("", event("1")).await.unwrap();
+    cast.isolate_tenants().await;
+    cast.isolate_tenants().await;
+    cast.publish("a", event("2")).await.unwrap();
+    cast.run("owner", "SELECT outbox.outbox_disable_tenants()")
+        .await
+        .unwrap();
+
+    cast.publish("", event("3")).await.unwrap();
+    cast.run("publisher", INSERT).await.unwrap();
+
+    assert_eq!(cast.count("tenant_id = ''").await, 3);
+    let all = drain(&cast, cast.source("relay").start().await.unwrap()).await;
+    assert_eq!(all, ["1", "1", "3", "a2"]);
+    cast.leave().await;
+}
