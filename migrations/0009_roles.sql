@@ -71,9 +71,7 @@ BEGIN
     EXECUTE format('GRANT SELECT, UPDATE, DELETE ON "outbox"."outbox" TO %I', p_role);
     EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON "outbox"."outbox_lease", "outbox"."outbox_block" TO %I', p_role);
     EXECUTE format('GRANT SELECT, INSERT, UPDATE ON "outbox"."outbox_audit" TO %I', p_role);
-    IF to_regclass('"outbox"."processed_events"') IS NOT NULL THEN
-        EXECUTE format('GRANT SELECT, DELETE ON "outbox"."processed_events" TO %I', p_role);
-    END IF;
+    EXECUTE format('GRANT SELECT, DELETE ON "outbox"."processed_events" TO %I', p_role);
     EXECUTE format('GRANT SELECT ON "outbox"."outbox_migration" TO %I', p_role);
     EXECUTE format('GRANT SELECT, UPDATE ON SEQUENCE "outbox"."outbox_mark", "outbox"."outbox_lease_mark" TO %I', p_role);
     EXECUTE format('GRANT SELECT ON SEQUENCE "outbox"."outbox_seq" TO %I', p_role);
@@ -169,7 +167,7 @@ BEGIN
     FOR v_role IN
         SELECT role.rolname FROM pg_catalog.pg_class AS inbox CROSS JOIN aclexplode(inbox.relacl) AS granted
         JOIN pg_catalog.pg_roles AS role ON role.oid = granted.grantee
-        WHERE inbox.oid = to_regclass('"outbox"."processed_events"') AND granted.privilege_type = 'INSERT' AND role.oid <> v_owner
+        WHERE inbox.oid = '"outbox"."processed_events"'::regclass AND granted.privilege_type = 'INSERT' AND role.oid <> v_owner
     LOOP
         PERFORM "outbox"."outbox_grant_handler"(v_role);
     END LOOP;

@@ -15,10 +15,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use cast::{Cast, ROLES, of_tenant, set_tenant, tenant};
 use outbox_core::{
-    Delivered, Delivery, Dispatcher, EventId, EventType, Failure, NewEvent, Payload, Published, Relay,
+    Context, Delivered, Delivery, Dispatcher, Envelope, Event, EventId, EventType, Failure, Handler,
+    HandlerError, NewEvent, PartName, Payload, Published, Relay, State, TenantId,
 };
-use outbox_pg::{PgSource, StartError};
-use sqlx::Connection;
+use outbox_pg::{Names, PgInbox, PgSource, PublishFollowUp, StartError};
+use sqlx::postgres::PgPoolOptions;
+use sqlx::{Connection, PgConnection, Row};
 
 const DENIED: &str = "42501";
 
@@ -30,7 +32,7 @@ const INSERT: &str =
     "INSERT INTO outbox.outbox (id, event_type, payload) VALUES (gen_random_uuid(), 'Counted', '1')";
 
 /// What each part may do, and nobody else but the owner.
-const DEEDS: [(&str, &[&str]); 22] = [
+const DEEDS: [(&str, &[&str]); 26] = [
     (INSERT, &["publisher"]),
     (
         "INSERT INTO outbox.outbox (id, event_type, payload, status) VALUES (gen_random_uuid(), 'Counted', '1', 'completed')",
@@ -53,6 +55,13 @@ const DEEDS: [(&str, &[&str]); 22] = [
     ("SELECT FROM outbox.outbox_audit", &["relay"]),
     ("DELETE FROM outbox.outbox_audit", &[]),
     ("UPDATE outbox.outbox_migration SET name = ''", &[]),
+    ("SELECT FROM outbox.processed_events", &["relay", "handler"]),
+    (
+        "SELECT outbox.outbox_receive('a', 'billing', gen_random_uuid())",
+        &["handler"],
+    ),
+    ("UPDATE outbox.processed_events SET handler = ''", &[]),
+    ("DELETE FROM outbox.processed_events", &["relay"]),
     ("SELECT setval('outbox.outbox_mark', 1)", &["relay"]),
     ("SELECT nextval('outbox.outbox_seq')", &[]),
     ("SELECT outbox.outbox_sees_all()", &["relay"]),
@@ -110,14 +119,14 @@ async fn what_was_granted_can_be_taken_back() {
     let cast = Cast::new().await;
     cast.isolate_tenants().await;
 
-    for part in ["publisher", "relay", "reader"] {
+    for part in ["publisher", "handler", "relay", "reader"] {
         let role = cast.role(part);
         cast.run("owner", &format!("SELECT outbox.outbox_revoke('{role}')"))
             .await
             .unwrap();
     }
 
-    for part in ["publisher", "relay", "reader"] {
+    for part in ["publisher", "handler", "relay", "reader"] {
         for (deed, _) in DEEDS {
             assert_eq!(
                 cast.run(part, deed).await,
@@ -314,6 +323,67 @@ async fn two_tenants_learn_nothing_of_each_other() {
     }
     let delivered = drain(&cast, cast.source("relay").start().await.unwrap()).await;
     assert_eq!(delivered, ["a1", "b2"]);
+    cast.leave().await;
+}
+
+/// A handler that counts the orders it can see, whatever the event is about, and publishes the count.
+#[derive(serde::Serialize, serde::Deserialize)]
+struct Counted(i64);
+
+impl Event for Counted {
+    const EVENT_TYPE: &'static str = "Counted";
+}
+
+async fn count_orders(_: Counted, tx: &mut PgConnection, ctx: Context) -> Result<(), HandlerError> {
+    let row = sqlx::query("SELECT count(*) FROM orders")
+        .fetch_one(&mut *tx)
+        .await?;
+    ctx.publish(tx, &Counted(row.get(0))).await?;
+    Ok(())
+}
+
+fn context(tenant: &str, event_id: EventId) -> Context {
+    let event_type = EventType::new(Counted::EVENT_TYPE).unwrap();
+    let created_at = jiff::Timestamp::UNIX_EPOCH;
+    let mut envelope = Envelope::new(event_id, event_type, Payload::from_json("0"), created_at);
+    envelope.tenant_id = TenantId::new(tenant).unwrap();
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
+    let delivery = Delivery::new(Arc::new(envelope), deadline);
+    Context::new(Arc::new(delivery), Arc::new(State::default())).with_part(PartName::new("count").unwrap())
+}
+
+#[tokio::test]
+async fn a_transactional_handler_sees_the_tenant_of_its_event_and_no_other() {
+    let cast = Cast::new().await;
+    cast.isolate_tenants().await;
+    let handler = cast.role("handler");
+    cast.grant("publisher", &handler).await;
+    cast.as_admin(&format!(
+        "CREATE TABLE orders (tenant_id text); INSERT INTO orders VALUES ('a'), ('b'), ('b'), ('c');
+         ALTER TABLE orders ENABLE ROW LEVEL SECURITY; GRANT SELECT ON orders TO {handler};
+         CREATE POLICY mine ON orders USING (tenant_id = current_setting('app.current_tenant', true))"
+    ))
+    .await;
+    let pool = PgPoolOptions::new()
+        .max_connections(1)
+        .connect_with(cast.options("handler"));
+    let inbox = PgInbox::new(pool.await.unwrap(), &Names::default());
+    let counting = inbox.transactional(count_orders);
+    let id = EventId::new();
+
+    // The same id in two tenants, on one connection, and a second delivery.
+    for tenant in ["b", "a", "b"] {
+        counting.handle(Counted(0), context(tenant, id)).await.unwrap();
+    }
+
+    let published = drain(&cast, cast.source("relay").start().await.unwrap()).await;
+    assert_eq!(published, ["a1", "b2"]);
+    for tenant in ["a", "b", "c"] {
+        let known = cast
+            .find("handler", tenant, "SELECT tenant_id FROM outbox.processed_events")
+            .await;
+        assert_eq!(known, if tenant == "c" { vec![] } else { vec![tenant] });
+    }
     cast.leave().await;
 }
 

@@ -13,7 +13,7 @@ pub(crate) struct Cast {
 }
 
 /// The roles of a cast.
-pub(crate) const ROLES: [&str; 5] = ["owner", "publisher", "relay", "reader", "stranger"];
+pub(crate) const ROLES: [&str; 6] = ["owner", "publisher", "handler", "relay", "reader", "stranger"];
 
 impl Cast {
     /// Everyone has what the owner grants, and no more. Tenants are not isolated yet.
@@ -37,7 +37,7 @@ impl Cast {
         migrate(&mut cast.connect("owner").await, &Names::default())
             .await
             .expect("migrations by a plain owner");
-        for part in ["publisher", "relay", "reader"] {
+        for part in ["publisher", "handler", "relay", "reader"] {
             cast.grant(part, &cast.role(part)).await;
         }
         cast
