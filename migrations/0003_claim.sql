@@ -109,7 +109,7 @@ END
 $$;
 
 -- How many milliseconds from now something may become due that no publisher announces: a schedule or a retry whose time
--- comes, or a lease that ends because its relay is gone. NULL if nothing will. A sleeping relay asks, and looks then.
+-- comes, or a lease that ends because its relay is gone (not above 0 if it is due). NULL if nothing will. A sleeping relay asks, and looks then.
 CREATE FUNCTION "outbox"."outbox_next_due"() RETURNS double precision LANGUAGE plpgsql
     SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
@@ -120,9 +120,11 @@ BEGIN
     SELECT available_at INTO v_next FROM "outbox"."outbox"
         WHERE status = 'pending' AND class IN ('scheduled', 'waiting') AND available_at > v_now
         ORDER BY available_at LIMIT 1;
-    RETURN extract(epoch FROM greatest(interval '0', least(v_next, (
+    -- least() passes over NULL; NULL minus an instant is NULL, as it should be.
+    v_next := least(v_next, (
         SELECT min(until) FROM "outbox"."outbox_lease"
-        WHERE number > (SELECT last_value FROM "outbox"."outbox_lease_mark"))) - v_now)) * 1000;
+        WHERE number > (SELECT last_value FROM "outbox"."outbox_lease_mark")));
+    RETURN extract(epoch FROM v_next - v_now) * 1000;
 END
 $$;
 
@@ -137,7 +139,69 @@ CREATE TYPE "outbox"."outbox_look" AS (
     later_ids uuid[], later_seqs bigint[],
     busy_ids uuid[], busy_seqs bigint[], busy_keys text[]);
 
--- Looks at fresh events after p_from, at those due by the clock and at those barred until now, and judges each:
+-- What a claim has to know before it looks, read once it has lock 1.
+CREATE TYPE "outbox"."outbox_facts" AS (
+    mark bigint, lease_mark bigint,
+    -- The strictest kind of suspect that the relay may take beside the lone leases it has.
+    alone_max integer,
+    -- Paused types; whether any key is blocked, any key has a line, any event is barred.
+    paused text[], blocked boolean, line boolean, barred boolean,
+    -- Whether fresh events are all there is, and only keys in flight may stand in their way.
+    plain boolean);
+
+CREATE FUNCTION "outbox"."outbox_read_facts"(p_worker uuid, p_now timestamptz) RETURNS "outbox"."outbox_facts" LANGUAGE plpgsql
+    SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    v_facts "outbox"."outbox_facts";
+BEGIN
+    SELECT mark.last_value, lease_mark.last_value,
+        -- A relay with a lone lease of the strictest kind takes no other; one that has any takes none of that kind.
+        (SELECT CASE max(held.alone) WHEN 2 THEN 0 WHEN 1 THEN 1 ELSE 2 END FROM "outbox"."outbox_lease" AS held
+            WHERE held.number > lease_mark.last_value AND held.worker = p_worker),
+        block.types, block.keys,
+        EXISTS (SELECT FROM "outbox"."outbox"
+            WHERE status = 'pending' AND class <> 'fresh' AND ordering_key IS NOT NULL),
+        EXISTS (SELECT FROM "outbox"."outbox" WHERE status = 'pending' AND class = 'barred'),
+        NOT EXISTS (SELECT FROM "outbox"."outbox"
+            WHERE status = 'pending' AND class IN ('scheduled', 'waiting') AND available_at <= p_now)
+    INTO v_facts
+    FROM "outbox"."outbox_mark" AS mark, "outbox"."outbox_lease_mark" AS lease_mark, (
+        SELECT coalesce(array_agg(name) FILTER (WHERE scope = 'type'), '{}') AS types,
+            coalesce(bool_or(scope = 'key'), false) AS keys FROM "outbox"."outbox_block") AS block;
+    v_facts.plain := v_facts.plain AND NOT (v_facts.blocked OR v_facts.line OR v_facts.barred) AND v_facts.paused = '{}';
+    RETURN v_facts;
+END
+$$;
+
+-- The look of most claims: fresh events only, and of the verdicts below only take and busy.
+CREATE FUNCTION "outbox"."outbox_look_plainly"(p_facts "outbox"."outbox_facts", p_window integer)
+    RETURNS "outbox"."outbox_look" LANGUAGE plpgsql AS $$
+DECLARE
+    v_look "outbox"."outbox_look";
+BEGIN
+    SELECT count(*),
+        array_agg(event.id) FILTER (WHERE NOT event.busy), array_agg(event.seq) FILTER (WHERE NOT event.busy),
+        array_agg(event.key) FILTER (WHERE NOT event.busy), array_agg(event.bytes) FILTER (WHERE NOT event.busy),
+        array_agg(event.id) FILTER (WHERE event.busy), array_agg(event.seq) FILTER (WHERE event.busy),
+        array_agg(event.key) FILTER (WHERE event.busy)
+    INTO v_look.seen, v_look.fresh_ids, v_look.fresh_seqs, v_look.fresh_keys, v_look.fresh_bytes,
+        v_look.busy_ids, v_look.busy_seqs, v_look.busy_keys
+    FROM (
+        SELECT fresh.*, fresh.key IS NOT NULL AND fresh.key IN (
+            SELECT taken.key FROM "outbox"."outbox_lease" AS lease CROSS JOIN unnest(lease.keys) AS taken (key)
+            WHERE lease.number > p_facts.lease_mark AND taken.key IS NOT NULL) AS busy
+        FROM (
+            SELECT id, seq, pg_column_size(payload) AS bytes,
+                CASE WHEN ordering_key IS NOT NULL THEN "outbox"."outbox_key"(tenant_id, ordering_key) END AS key
+            FROM "outbox"."outbox"
+            WHERE status = 'pending' AND class = 'fresh' AND seq > p_facts.mark AND id NOT IN (
+                SELECT unnest(lease.ids) FROM "outbox"."outbox_lease" AS lease WHERE lease.number > p_facts.lease_mark)
+            ORDER BY seq LIMIT p_window) AS fresh) AS event;
+    RETURN v_look;
+END
+$$;
+
+-- Looks at fresh events above the mark, at those due by the clock and at those barred until now, and judges each:
 --   take   may be claimed
 --   busy   its key is in flight in some lease
 --   hold   its key is blocked, or an earlier event of its key stands in line
@@ -146,35 +210,29 @@ CREATE TYPE "outbox"."outbox_look" AS (
 --   later  an earlier event of its key is not taken either, or may be beyond what was read
 -- Keys are judged before types: of two events of a key, never the later one alone is put in line.
 CREATE FUNCTION "outbox"."outbox_look"(
-    p_from bigint, p_window integer, p_alone_max integer, p_full text[], p_now timestamptz)
+    p_facts "outbox"."outbox_facts", p_window integer, p_full text[], p_now timestamptz)
     RETURNS "outbox"."outbox_look" LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-    v_lease_mark bigint;
-    v_paused text[];
-    v_blocked boolean;
-    v_line boolean;
     v_barred text[] := '{}';
     v_look "outbox"."outbox_look";
 BEGIN
-    SELECT last_value INTO v_lease_mark FROM "outbox"."outbox_lease_mark";
-    SELECT coalesce(array_agg(name) FILTER (WHERE scope = 'type'), '{}'), coalesce(bool_or(scope = 'key'), false)
-        INTO v_paused, v_blocked FROM "outbox"."outbox_block";
-    v_line := EXISTS (SELECT FROM "outbox"."outbox"
-        WHERE status = 'pending' AND class <> 'fresh' AND ordering_key IS NOT NULL);
-    IF EXISTS (SELECT FROM "outbox"."outbox" WHERE status = 'pending' AND class = 'barred') THEN
-        v_barred := "outbox"."outbox_open_types"(v_paused || p_full);
+    IF p_full = '{}' AND p_facts.plain THEN
+        RETURN "outbox"."outbox_look_plainly"(p_facts, p_window);
+    END IF;
+    IF p_facts.barred THEN
+        v_barred := "outbox"."outbox_open_types"(p_facts.paused || p_full);
     END IF;
 
     WITH flight AS MATERIALIZED (
-        SELECT unnest(ids) AS id FROM "outbox"."outbox_lease" WHERE number > v_lease_mark),
+        SELECT unnest(ids) AS id FROM "outbox"."outbox_lease" WHERE number > p_facts.lease_mark),
     busy AS MATERIALIZED (
         SELECT DISTINCT key FROM "outbox"."outbox_lease" CROSS JOIN unnest(keys) AS of (key)
-        WHERE number > v_lease_mark AND keys IS NOT NULL AND key IS NOT NULL),
+        WHERE number > p_facts.lease_mark AND keys IS NOT NULL AND key IS NOT NULL),
     fresh AS MATERIALIZED (
         SELECT seq, id, tenant_id, ordering_key, event_type, class, alone, pg_column_size(payload) AS bytes, available_at
         FROM "outbox"."outbox"
-        WHERE status = 'pending' AND class = 'fresh' AND seq > p_from AND id NOT IN (SELECT id FROM flight)
+        WHERE status = 'pending' AND class = 'fresh' AND seq > p_facts.mark AND id NOT IN (SELECT id FROM flight)
         ORDER BY seq LIMIT p_window),
     horizon AS MATERIALIZED (
         SELECT CASE WHEN count(*) = p_window THEN max(seq) ELSE 9223372036854775807 END AS seq FROM fresh),
@@ -182,21 +240,21 @@ BEGIN
         SELECT seq, id, tenant_id, ordering_key, event_type, class, alone, pg_column_size(payload) AS bytes, available_at
         FROM "outbox"."outbox"
         WHERE status = 'pending' AND class IN ('scheduled', 'waiting') AND available_at <= p_now
-            AND alone <= p_alone_max AND id NOT IN (SELECT id FROM flight)
+            AND alone <= p_facts.alone_max AND id NOT IN (SELECT id FROM flight)
         ORDER BY available_at, seq LIMIT p_window),
     barred AS MATERIALIZED (
         SELECT event.* FROM unnest(v_barred) AS open (event_type) CROSS JOIN LATERAL (
             SELECT seq, id, tenant_id, ordering_key, event_type, class, alone, pg_column_size(payload) AS bytes, available_at
             FROM "outbox"."outbox" AS event
             WHERE status = 'pending' AND class = 'barred' AND event.event_type = open.event_type
-                AND alone <= p_alone_max AND id NOT IN (SELECT id FROM flight)
+                AND alone <= p_facts.alone_max AND id NOT IN (SELECT id FROM flight)
             ORDER BY event.event_type, seq LIMIT p_window) AS event
         LIMIT p_window),
     -- Keys with a fresh event whose type may not run: what comes after it waits.
     stuck AS MATERIALIZED (
         SELECT tenant_id, ordering_key, min(seq) AS seq FROM fresh
-        WHERE ordering_key IS NOT NULL AND cardinality(v_paused) + cardinality(p_full) > 0
-            AND (event_type = ANY (v_paused) OR event_type = ANY (p_full))
+        WHERE ordering_key IS NOT NULL AND cardinality(p_facts.paused) + cardinality(p_full) > 0
+            AND (event_type = ANY (p_facts.paused) OR event_type = ANY (p_full))
         GROUP BY tenant_id, ordering_key),
     candidate AS (SELECT * FROM fresh UNION ALL SELECT * FROM due UNION ALL SELECT * FROM barred),
     judged AS MATERIALIZED (
@@ -205,15 +263,15 @@ BEGIN
             CASE
                 WHEN ordering_key IS NOT NULL
                     AND "outbox"."outbox_key"(tenant_id, ordering_key) IN (SELECT key FROM busy) THEN 'busy'
-                WHEN v_blocked AND EXISTS (
+                WHEN p_facts.blocked AND EXISTS (
                     SELECT FROM "outbox"."outbox_block" AS block WHERE block.scope = 'key'
                         AND block.tenant_id = candidate.tenant_id AND block.name = candidate.ordering_key) THEN 'hold'
-                WHEN v_line AND ordering_key IS NOT NULL AND EXISTS (
+                WHEN p_facts.line AND ordering_key IS NOT NULL AND EXISTS (
                     SELECT FROM "outbox"."outbox" AS earlier
                     WHERE earlier.tenant_id = candidate.tenant_id AND earlier.ordering_key = candidate.ordering_key
                         AND earlier.status = 'pending' AND earlier.class <> 'fresh' AND earlier.seq < candidate.seq
                         AND NOT (earlier.class = 'scheduled' AND earlier.available_at > p_now)) THEN 'hold'
-                WHEN event_type = ANY (v_paused) THEN 'bar'
+                WHEN event_type = ANY (p_facts.paused) THEN 'bar'
                 WHEN event_type = ANY (p_full) THEN 'full'
                 WHEN ordering_key IS NULL THEN 'take'
                 WHEN EXISTS (
@@ -256,8 +314,9 @@ $$;
 CREATE FUNCTION "outbox"."outbox_set_aside"(p_class text, p_ids uuid[], p_seqs bigint[]) RETURNS void LANGUAGE plpgsql
     SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 BEGIN
-    UPDATE "outbox"."outbox" SET class = p_class
-    WHERE id = ANY (p_ids) AND seq = ANY (p_seqs) AND status = 'pending';
+    UPDATE "outbox"."outbox" AS event SET class = p_class
+    FROM unnest(p_ids, p_seqs) AS aside (id, seq)
+    WHERE event.id = aside.id AND event.seq = aside.seq AND event.status = 'pending';
 END
 $$;
 
@@ -340,22 +399,22 @@ END
 $$;
 
 -- Leases due events for p_lease: up to p_limit, up to p_max_bytes of payload (but one at least), no type of p_full.
+-- p_surely skips the question whether there is anything, for a relay whose last claim came back full.
 -- Returns a row per lease. Payloads are read afterwards: a backend blocked in sending them would keep its locks.
 --
 -- Claims take turns by lock 1. The lock is taken in a statement of its own: the statements after it see every lease,
 -- retry and hold that was committed before. Taken in the same statement, it would be waited for with an older view,
 -- and two relays could take one event, or one overtake another within a key.
 CREATE FUNCTION "outbox"."outbox_claim"(
-    p_worker uuid, p_secret bigint, p_limit integer, p_max_bytes bigint, p_lease interval, p_full text[])
+    p_worker uuid, p_secret bigint, p_limit integer, p_max_bytes bigint, p_lease interval, p_full text[],
+    p_surely boolean DEFAULT false)
     RETURNS TABLE (lease bigint, ids uuid[], seqs bigint[]) LANGUAGE plpgsql
     SET enable_seqscan = off SET enable_bitmapscan = off SET enable_mergejoin = off
     SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_variable
 DECLARE
     v_now timestamptz;
-    v_lease_mark bigint;
-    v_alone_max integer;
-    v_from bigint;
+    v_facts "outbox"."outbox_facts";
     v_window integer := p_limit;
     v_look "outbox"."outbox_look";
     v_fresh integer;
@@ -366,23 +425,19 @@ DECLARE
     v_follower record;
 BEGIN
     PERFORM "outbox"."outbox_require_read_committed"();
-    IF NOT "outbox"."outbox_has_work"() THEN
+    IF NOT p_surely AND NOT "outbox"."outbox_has_work"() THEN
         RETURN;
     END IF;
     PERFORM pg_advisory_xact_lock("outbox"."outbox_lock_number"(1));
     v_now := clock_timestamp();
     PERFORM "outbox"."outbox_take_back"(v_now);
 
-    SELECT last_value INTO v_lease_mark FROM "outbox"."outbox_lease_mark";
-    SELECT last_value INTO v_from FROM "outbox"."outbox_mark";
-    -- A relay with a lone lease of the strictest kind takes no other; one that has any takes none of that kind.
-    SELECT CASE max(held.alone) WHEN 2 THEN 0 WHEN 1 THEN 1 ELSE 2 END INTO v_alone_max
-        FROM "outbox"."outbox_lease" AS held WHERE held.number > v_lease_mark AND held.worker = p_worker;
+    v_facts := "outbox"."outbox_read_facts"(p_worker, v_now);
 
     -- Each look starts at the mark again: a second one that went on where the first had ended would miss what was
     -- committed in between below that place, and could take a later event of the same key.
     FOR pass IN 1..8 LOOP
-        v_look := "outbox"."outbox_look"(v_from, v_window, v_alone_max, p_full, v_now);
+        v_look := "outbox"."outbox_look"(v_facts, v_window, p_full, v_now);
         IF v_look.hold_ids IS NOT NULL THEN
             PERFORM "outbox"."outbox_set_aside"('held', v_look.hold_ids, v_look.hold_seqs);
         END IF;
@@ -392,6 +447,7 @@ BEGIN
         v_fresh := coalesce(cardinality(v_look.fresh_ids), 0);
         EXIT WHEN v_look.seen < v_window OR v_fresh >= p_limit;
         PERFORM "outbox"."outbox_clear_the_way"(v_look);
+        v_facts := "outbox"."outbox_read_facts"(p_worker, v_now);
         v_window := least(v_window * 4, greatest(p_limit, 2000));
     END LOOP;
 
@@ -422,9 +478,12 @@ BEGIN
     END IF;
     v_ids := v_ids || v_look.fresh_ids[1:v_room];    v_seqs := v_seqs || v_look.fresh_seqs[1:v_room];
     v_keys := v_keys || v_look.fresh_keys[1:v_room]; v_bytes := v_bytes || v_look.fresh_bytes[1:v_room];
-    SELECT count(*) INTO v_keep FROM (
-        SELECT n, sum(size) OVER (ORDER BY n) AS total FROM unnest(v_bytes) WITH ORDINALITY AS event (size, n)) AS sized
-        WHERE total <= p_max_bytes OR n = 1;
+    v_keep := cardinality(v_ids);
+    IF (SELECT sum(size) FROM unnest(v_bytes) AS event (size)) > p_max_bytes THEN
+        SELECT count(*) INTO v_keep FROM (
+            SELECT n, sum(size) OVER (ORDER BY n) AS total FROM unnest(v_bytes) WITH ORDINALITY AS event (size, n)) AS sized
+            WHERE total <= p_max_bytes OR n = 1;
+    END IF;
 
     FOR i IN 1..cardinality(v_lone_ids) LOOP
         lease := "outbox"."outbox_lease_out"(
@@ -439,7 +498,7 @@ BEGIN
         lease := "outbox"."outbox_lease_out"(p_worker, p_secret, ids, v_keys[1:v_keep], 0, v_now, p_lease);
         RETURN NEXT;
     END IF;
-    PERFORM "outbox"."outbox_move_lease_mark"(v_lease_mark);
+    PERFORM "outbox"."outbox_move_lease_mark"(v_facts.lease_mark);
 END
 $$;
 

@@ -120,10 +120,12 @@ BEGIN
         WHERE (done.lease, done.id) IN (SELECT number, id FROM held);
     v_gone_ids := v_ids;
     IF p_delete THEN
-        DELETE FROM "outbox"."outbox" WHERE id = ANY (v_ids) AND seq = ANY (v_seqs) AND status = 'pending';
+        DELETE FROM "outbox"."outbox" AS event USING unnest(v_ids, v_seqs) AS done (id, seq)
+        WHERE event.id = done.id AND event.seq = done.seq AND event.status = 'pending';
     ELSE
-        UPDATE "outbox"."outbox" SET status = 'completed', processed_at = v_now
-        WHERE id = ANY (v_ids) AND seq = ANY (v_seqs) AND status = 'pending';
+        UPDATE "outbox"."outbox" AS event SET status = 'completed', processed_at = v_now
+        FROM unnest(v_ids, v_seqs) AS done (id, seq)
+        WHERE event.id = done.id AND event.seq = done.seq AND event.status = 'pending';
     END IF;
     IF coalesce(cardinality(v_ids), 0) < cardinality(p_done_ids) THEN
         RETURN QUERY SELECT done.lease, done.seq FROM unnest(p_done_lease, p_done_ids, p_done_seqs) AS done (lease, id, seq)
@@ -150,6 +152,10 @@ BEGIN
         END LOOP;
     END IF;
 
+    IF cardinality(v_live) = 1 AND v_gone_ids IS NOT NULL THEN
+        PERFORM "outbox"."outbox_shrink_lease"(v_live[1], v_gone_ids, v_now);
+        RETURN;
+    END IF;
     FOR v_lease IN
         SELECT gone.lease AS number, array_agg(gone.id) AS ids FROM unnest(v_gone_lease, v_gone_ids) AS gone (lease, id)
         GROUP BY gone.lease ORDER BY gone.lease

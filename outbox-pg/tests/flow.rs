@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use outbox_core::{Delivered, Delivery, Dispatcher, Failure, Relay};
+use sqlx::Row;
 use support::{World, event};
 
 /// Remembers what it was given.
@@ -80,5 +81,33 @@ async fn an_idle_relay_hears_of_an_event_long_before_it_would_poll() {
             began.elapsed()
         );
     }
+    relay.shutdown().await.unwrap();
+}
+
+/// Statements that other sessions than the asking one have committed in this database.
+async fn statements(world: &World) -> i64 {
+    let sql = "SELECT pg_stat_clear_snapshot(), xact_commit FROM pg_stat_database WHERE datname = current_database()";
+    sqlx::query(sql).fetch_one(world.pool()).await.unwrap().get(1)
+}
+
+#[tokio::test]
+async fn an_idle_relay_asks_the_database_next_to_nothing() {
+    let world = World::new().await;
+    let source = Arc::new(world.source().start().await.unwrap());
+    let relay = Relay::builder(source, Arc::new(Recorder::default()))
+        .build()
+        .unwrap()
+        .spawn();
+    world.publish(event("1")).await;
+    world.until("status = 'completed'", 1).await;
+    // Sessions report what they did up to ten seconds late.
+    tokio::time::sleep(Duration::from_secs(12)).await;
+
+    let before = statements(&world).await;
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let asked = statements(&world).await - before;
+
+    // One look every 5 s and a sign of life every 2 s, of the relay; the rest is the server's own.
+    assert!(asked < 30, "{asked} transactions in ten idle seconds");
     relay.shutdown().await.unwrap();
 }

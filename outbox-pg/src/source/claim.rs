@@ -21,12 +21,13 @@ pub(super) struct Claim {
 }
 
 impl Claim {
-    /// Leases events, then reads them.
+    /// Leases events, then reads them. `surely`: there are some, so the claim need not ask first.
     pub(super) async fn run(
         &self,
         connection: &mut PgConnection,
         worker: Uuid,
         request: ClaimRequest,
+        surely: bool,
     ) -> Result<Vec<Claimed>, sqlx::Error> {
         let secret = i64::from_ne_bytes(fastrand::u64(..).to_ne_bytes());
         let excluded: Vec<String> = request.excluded_types.iter().map(ToString::to_string).collect();
@@ -39,6 +40,7 @@ impl Claim {
             .bind(i64::try_from(request.max_bytes).unwrap_or(i64::MAX))
             .bind(request.lease.as_millis() as f64)
             .bind(excluded)
+            .bind(surely)
             .fetch_all(&mut *connection)
             .await?;
         if leases.is_empty() {

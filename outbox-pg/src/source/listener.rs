@@ -23,7 +23,7 @@
 //! when that will be, with every ping, and has the relay look then.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use sqlx::postgres::{PgListener, PgPoolOptions};
@@ -57,6 +57,8 @@ pub(super) struct Ears {
     /// Milliseconds since birth at which a claim was last made, and last found something.
     last_claim: AtomicU64,
     last_found: AtomicU64,
+    /// Whether the last claim came back full: there is more, surely.
+    full: AtomicBool,
 }
 
 /// How the relay hears of new events at present.
@@ -78,6 +80,7 @@ impl Ears {
             born: Instant::now(),
             last_claim: AtomicU64::new(0),
             last_found: AtomicU64::new(0),
+            full: AtomicBool::new(false),
         }
     }
 
@@ -91,7 +94,8 @@ impl Ears {
     }
 
     /// The relay made a claim.
-    pub(super) fn claimed(&self, found: bool) {
+    pub(super) fn claimed(&self, found: bool, full: bool) {
+        self.full.store(full, Ordering::Relaxed);
         let now = self.now();
         self.last_claim.store(now, Ordering::Relaxed);
         if found {
@@ -100,6 +104,11 @@ impl Ears {
                 self.found.notify_one();
             }
         }
+    }
+
+    /// Whether the last claim came back full.
+    pub(super) fn full(&self) -> bool {
+        self.full.load(Ordering::Relaxed)
     }
 
     /// How long ago a claim last found something.

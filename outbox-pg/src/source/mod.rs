@@ -69,13 +69,16 @@ impl PgSource {
 impl Source for PgSource {
     async fn claim(&self, request: ClaimRequest) -> Result<Vec<Claimed>, SourceError> {
         let (claim, worker) = (self.claim.clone(), self.worker);
+        let surely = self.ears.full();
+        let room = request.max_events.get();
         let claimed = self
             .sessions
             .run("claim", |connection| {
-                Box::pin(async move { claim.run(connection, worker, request).await })
+                Box::pin(async move { claim.run(connection, worker, request, surely).await })
             })
             .await?;
-        self.ears.claimed(!claimed.is_empty());
+        self.ears
+            .claimed(!claimed.is_empty(), claimed.len() >= room as usize);
         if !claimed.is_empty() {
             self.active.notify_one();
         }
