@@ -66,8 +66,8 @@ pub use outbox_pg::{
 
 // The relay, and what can be set about it.
 pub use outbox_core::{
-    ConfigError, Health, KeyPolicy, Next, Policy, Relay, RelayBuilder, RelayError, RelayHandle,
-    RelaySettings, Report, RetryPolicy,
+    ConfigError, DatabaseUrl, Health, KeyPolicy, Next, Policy, Relay, RelayBuilder, RelayError, RelayHandle,
+    RelaySettings, Report, RetryPolicy, variable,
 };
 
 // Where events wait.

@@ -14,7 +14,7 @@ wanted (kind, suffix, privilege) AS (VALUES
     ('sequence', '_lease_mark', 'SELECT'), ('sequence', '_lease_mark', 'UPDATE'))
 SELECT 'USAGE on schema ' || nspname FROM schema WHERE NOT has_schema_privilege(oid, 'USAGE')
 UNION ALL
-SELECT string_agg(wanted.privilege, ', ') || ' on ' || wanted.kind || ' ' || $1 || '.' || class.relname
+SELECT string_agg(wanted.privilege, ', ' ORDER BY wanted.privilege) || ' on ' || wanted.kind || ' ' || $1 || '.' || class.relname
 FROM wanted JOIN outbox ON true
 JOIN pg_catalog.pg_class AS class ON class.relnamespace = outbox.relnamespace AND class.relname = $2 || wanted.suffix
 WHERE NOT CASE wanted.kind

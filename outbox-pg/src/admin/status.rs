@@ -1,10 +1,10 @@
 //! What stands where.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 /// What stands where, for people. Counts stop at [`cap`](Self::cap) for each class, and lists at 100.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[non_exhaustive]
 pub struct OutboxStatus {
     /// Pending events that have met no obstacle yet.
@@ -52,7 +52,7 @@ impl OutboxStatus {
 }
 
 /// An event type or ordering key that may not run.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[non_exhaustive]
 pub struct Block {
     /// `type` or `key`.
@@ -70,7 +70,7 @@ pub struct Block {
 }
 
 /// Events of one type.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[non_exhaustive]
 pub struct TypeCount {
     /// The type.

@@ -1,0 +1,55 @@
+//! Completed events whose handler was missing: failed, so that a redrive delivers them again.
+
+use outbox::EventType;
+use serde_json::json;
+use sqlx::{AssertSqlSafe, Row};
+
+use crate::cli::{Reopen, Target};
+use crate::connection::Part;
+use crate::exit::{CliError, Exit};
+use crate::output;
+
+pub(super) async fn run(target: &Target, args: &Reopen) -> Result<Exit, CliError> {
+    let event_type = EventType::new(args.event_type.clone())?;
+    // Checks the role's rights, as every other command does.
+    drop(target.admin().await?);
+    let (pool, names) = (target.pool(Part::Relay)?, target.names()?);
+    let millis = args.newer_than.as_millis() as f64;
+    let count = "SELECT count(*) FROM \"outbox\".\"outbox\" WHERE status = 'completed' AND event_type = $1 \
+                 AND processed_at > clock_timestamp() - $2 * interval '1 millisecond'";
+    let row = sqlx::query(AssertSqlSafe(names.render(count)))
+        .bind(event_type.as_str())
+        .bind(millis)
+        .fetch_one(&pool)
+        .await?;
+    let events: i64 = row.try_get(0)?;
+    if args.dry_run || events == 0 {
+        return say(target, events, true);
+    }
+    output::confirm(
+        &format!("reopen {events} completed events, for every handler of theirs to be redriven?"),
+        args.yes,
+    )?;
+    let reopen = "SELECT \"outbox\".\"outbox_reopen\"($1, $2 * interval '1 millisecond', $3, $4)";
+    let row = sqlx::query(AssertSqlSafe(names.render(reopen)))
+        .bind(event_type.as_str())
+        .bind(millis)
+        .bind(args.reason.as_str())
+        .bind(target.actor_name())
+        .fetch_one(&pool)
+        .await?;
+    say(target, row.try_get(0)?, false)
+}
+
+fn say(target: &Target, events: i64, dry_run: bool) -> Result<Exit, CliError> {
+    if target.json {
+        output::json(&json!({"events": events, "dry_run": dry_run}))?;
+    } else if dry_run {
+        output::line(&format!("would reopen {events} events"))?;
+    } else {
+        output::line(&format!(
+            "{events} events are failed now, with the error \"reopened\"; deliver them with: outbox redrive --error reopened"
+        ))?;
+    }
+    Ok(Exit::Success)
+}

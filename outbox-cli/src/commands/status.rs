@@ -1,0 +1,102 @@
+//! What stands where.
+
+use std::io::IsTerminal;
+
+use outbox::admin::OutboxStatus;
+
+use crate::cli::{Status, Target};
+use crate::exit::{CliError, Exit};
+use crate::output;
+
+pub(super) async fn run(target: &Target, args: &Status) -> Result<Exit, CliError> {
+    let admin = target.admin().await?;
+    loop {
+        let status = admin.status().await?;
+        if target.json {
+            output::json(&status)?;
+        } else {
+            if args.watch && std::io::stdout().is_terminal() {
+                // Home, and clear what is below: no flicker.
+                output::line("\u{1b}[H\u{1b}[J")?;
+            }
+            output::line(&text(&status))?;
+        }
+        if !args.watch {
+            return Ok(Exit::Success);
+        }
+        tokio::select! {
+            () = tokio::time::sleep(args.every) => {}
+            _ = tokio::signal::ctrl_c() => return Ok(Exit::Success),
+        }
+    }
+}
+
+fn text(status: &OutboxStatus) -> String {
+    let row = |name: &str, n: u64, what: &str| vec![name.to_owned(), count(n, status.cap), what.to_owned()];
+    let oldest = format!(
+        "the oldest could have been delivered {} ago",
+        output::time(status.oldest_seconds)
+    );
+    let rows = [
+        row(
+            "pending",
+            status.pending(),
+            if status.pending() > 0 { &oldest } else { "" },
+        ),
+        row("  fresh", status.fresh, "met no obstacle yet"),
+        row("  scheduled", status.scheduled, "not due yet"),
+        row("  waiting", status.waiting, "tried, released, redriven or lost"),
+        row("  held", status.held, "behind another event of their key"),
+        row("  barred", status.barred, "their type may not run now"),
+        row("retrying", status.retrying, "of the pending ones, failed before"),
+        row(
+            "in flight",
+            status.in_flight,
+            &format!(
+                "in {} claims, {} of them over",
+                status.leases, status.expired_leases
+            ),
+        ),
+        row("failed", status.failed, "wait for an operator"),
+        row("discarded", status.discarded, "given up"),
+    ];
+    let mut text = output::table(&["", "events", ""], rows);
+    if !status.types.is_empty() {
+        let rows = status.types.iter().map(|of| {
+            vec![
+                output::short(&of.event_type, 60),
+                of.pending.to_string(),
+                of.failed.to_string(),
+            ]
+        });
+        text = format!(
+            "{text}\n\n{}",
+            output::table(&["type", "pending", "failed"], rows)
+        );
+    }
+    if !status.blocks.is_empty() {
+        let rows = status.blocks.iter().map(|block| {
+            vec![
+                block.scope.clone(),
+                output::short(&block.tenant_id, 30),
+                output::short(&block.name, 60),
+                block.reason.clone(),
+                output::time(block.for_seconds),
+                block.event_id.map(|id| id.to_string()).unwrap_or_default(),
+            ]
+        });
+        text = format!(
+            "{text}\n\n{}",
+            output::table(&["blocked", "tenant", "name", "by", "for", "event"], rows)
+        );
+    }
+    text
+}
+
+fn count(n: u64, cap: u64) -> String {
+    if n >= cap {
+        format!("{cap} or more")
+    } else {
+        n.to_string()
+    }
+}

@@ -1,0 +1,117 @@
+//! The way to the database. Secrets come from the environment or a file, never from the command line.
+
+use std::path::Path;
+use std::time::Duration;
+
+use outbox::admin::PgAdmin;
+use outbox::variable::{DATABASE_URL, JOBS_DB_URL};
+use outbox::{Names, Rights};
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::{Connection, PgConnection, PgPool};
+
+use crate::cli::Target;
+use crate::exit::CliError;
+
+/// Who the command works as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// The owner of the tables: `DATABASE_URL`, else `JOBS_DB_URL`.
+    Owner,
+    /// The relay: `JOBS_DB_URL`, else `DATABASE_URL`.
+    Relay,
+}
+
+/// How long to wait for a connection.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+impl Target {
+    pub(crate) fn names(&self) -> Result<Names, CliError> {
+        Ok(Names::new(self.schema.clone(), self.table.clone())?)
+    }
+
+    pub(crate) fn options(&self, part: Part) -> Result<PgConnectOptions, CliError> {
+        let variables = match (&self.url_env, part) {
+            (Some(name), _) => vec![name.as_str()],
+            (None, Part::Owner) => vec![DATABASE_URL, JOBS_DB_URL],
+            (None, Part::Relay) => vec![JOBS_DB_URL, DATABASE_URL],
+        };
+        let (from, url) = match &self.url_file {
+            Some(path) => (path.display().to_string(), read(path)?),
+            None => variables
+                .iter()
+                .find_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?)))
+                .filter(|(_, url)| !url.trim().is_empty())
+                .ok_or_else(|| {
+                    CliError::Usage(format!(
+                        "no database: set {} to postgres://USER:PASSWORD@HOST/DATABASE, or give --url-file",
+                        variables.join(" or ")
+                    ))
+                })?,
+        };
+        // The parser's own message could quote the URL.
+        let options: PgConnectOptions = url.trim().parse().map_err(|_| {
+            CliError::Usage(format!(
+                "{from} is no URL of the form postgres://USER:PASSWORD@HOST/DATABASE"
+            ))
+        })?;
+        Ok(options.application_name("outbox-cli"))
+    }
+
+    /// One connection. Unlike a pool, it says at once why there is none.
+    pub(crate) async fn connect(&self, part: Part) -> Result<PgConnection, CliError> {
+        let connecting = PgConnection::connect_with(&self.options(part)?).await;
+        connecting.map_err(|error| match error {
+            // A wrong password is for the owner of the URL to mend, like a wrong host.
+            sqlx::Error::Database(refusal) => CliError::Unreachable(refusal.to_string()),
+            other => CliError::Unreachable(crate::exit::chain(&other)),
+        })
+    }
+
+    pub(crate) fn pool(&self, part: Part) -> Result<PgPool, CliError> {
+        let options = self.options(part)?.statement_cache_capacity(0);
+        Ok(PgPoolOptions::new()
+            .max_connections(3)
+            .acquire_timeout(PATIENCE)
+            .connect_lazy_with(options))
+    }
+
+    /// An admin whose role may do and see everything, or an error that names what is missing.
+    pub(crate) async fn admin(&self) -> Result<PgAdmin, CliError> {
+        let (pool, names) = (self.pool(Part::Relay)?, self.names()?);
+        check(&mut self.connect(Part::Relay).await?, &names).await?;
+        Ok(PgAdmin::new(pool, &names).acting_as(self.actor_name()))
+    }
+
+    /// Who wants the change.
+    pub(crate) fn actor_name(&self) -> String {
+        self.actor.clone().unwrap_or_else(user)
+    }
+}
+
+async fn check(connection: &mut PgConnection, names: &Names) -> Result<(), CliError> {
+    let rights = Rights::read(connection, names).await?;
+    let remedy = format!("let the owner of the tables run: {}", rights.remedy);
+    if !rights.missing.is_empty() {
+        let what = format!("role {} lacks {}", rights.role, rights.missing.join(", "));
+        return Err(CliError::Refused { what, remedy });
+    }
+    outbox::check_version(connection, names).await?;
+    if rights.sees_all != Some(true) {
+        let what = format!("role {} cannot see the events of every tenant", rights.role);
+        return Err(CliError::Refused { what, remedy });
+    }
+    Ok(())
+}
+
+fn read(path: &Path) -> Result<String, CliError> {
+    std::fs::read_to_string(path)
+        .map_err(|error| CliError::Usage(format!("cannot read {}: {error}", path.display())))
+}
+
+/// Who sits at the keyboard, as far as the system says.
+fn user() -> String {
+    ["USER", "LOGNAME"]
+        .iter()
+        .find_map(|name| std::env::var(name).ok())
+        .unwrap_or_default()
+}

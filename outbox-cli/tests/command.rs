@@ -1,0 +1,145 @@
+//! The command itself: exit codes, interruption, and what it never tells.
+
+mod support;
+
+use std::process::Stdio;
+
+use support::{PASSWORD, World};
+use tokio::process::Command;
+
+#[tokio::test]
+async fn exit_codes_are_as_documented() {
+    let world = World::new().await;
+    world.create_role("reader").await;
+    let reader = world.role("reader");
+    world.outbox(&["roles", "--reader", &reader]).await.ok();
+
+    let nobody = "00000000-0000-0000-0000-000000000001";
+    for (args, code) in [
+        (vec!["status"], 0),
+        (vec!["redrive"], 2),
+        (vec!["pause"], 2),
+        (vec!["prune", "--older-than", "soon"], 2),
+        (vec!["show", nobody], 5),
+        (vec!["redrive", "--action", "99"], 5),
+        (vec!["prune", "--older-than", "7d"], 6),
+        (vec!["--schema", "elsewhere", "status"], 4),
+    ] {
+        let said = world.outbox(&args).await;
+        assert_eq!(said.code, code, "{args:?}: {said:?}");
+    }
+    assert_eq!(world.outbox_as(Some("reader"), &["status"]).await.code, 4);
+    assert_eq!(world.outbox_as(Some("reader"), &["doctor"]).await.code, 1);
+    world.drop_role("reader").await;
+}
+
+#[tokio::test]
+async fn an_unreachable_database_is_said_at_once_and_without_the_url() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_outbox"));
+    let url = format!("postgres://ada:{PASSWORD}@127.0.0.1:1/none");
+    let output = command
+        .arg("status")
+        .env("JOBS_DB_URL", url)
+        .output()
+        .await
+        .unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(said.contains("cannot be reached"), "{said}");
+    assert!(!said.contains(PASSWORD), "{said}");
+}
+
+#[tokio::test]
+async fn the_url_may_come_from_a_file_but_a_bad_one_is_not_quoted() {
+    let world = World::new().await;
+    let path = std::env::temp_dir().join(format!("{}.url", world.database.name()));
+    let file = path.to_str().unwrap();
+
+    std::fs::write(&path, format!("{}\n", world.url(None))).unwrap();
+    let good = world.outbox(&["status", "--url-file", file]).await;
+    std::fs::write(&path, format!("postgres//{PASSWORD}")).unwrap();
+    let bad = world.outbox(&["status", "--url-file", file]).await;
+    std::fs::remove_file(&path).unwrap();
+
+    good.ok();
+    assert_eq!(bad.code, 2, "{bad:?}");
+}
+
+#[tokio::test]
+async fn an_interrupted_redrive_says_how_to_go_on() {
+    let world = World::new().await;
+    world
+        .run("INSERT INTO outbox.outbox (id, event_type, payload, status, error, processed_at) \
+              SELECT gen_random_uuid(), 'OrderPlaced', '1', 'failed', 'boom', clock_timestamp() FROM generate_series(1, 20000)")
+        .await;
+
+    let mut command = world.command(&["redrive", "--all", "--yes", "--step", "10", "--json"], None);
+    let child = command.stdout(Stdio::piped()).spawn().unwrap();
+    while world.count("pending").await == 0 {
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    let pid = child.id().unwrap().to_string();
+    assert!(
+        Command::new("kill")
+            .args(["-INT", &pid])
+            .status()
+            .await
+            .unwrap()
+            .success()
+    );
+    let output = child.wait_with_output().await.unwrap();
+    let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+
+    assert_eq!(output.status.code(), Some(130), "{said}");
+    assert_eq!(said["finished"], false);
+    let left = world.count("failed").await;
+    assert!(left > 0, "it was over before it could be interrupted");
+    let action = said["action"].to_string();
+    world.outbox(&["redrive", "--action", &action]).await.ok();
+    assert_eq!(world.count("failed").await, 0);
+    let audited = format!("SELECT events FROM outbox.outbox_audit WHERE number = {action}");
+    assert_eq!(world.number(&audited).await, 20000);
+}
+
+#[tokio::test]
+async fn a_type_can_be_paused_and_resumed_and_settled_events_pruned() {
+    let world = World::new().await;
+    world.publish(3).await;
+    world
+        .outbox(&["pause", "--type", "OrderPlaced", "--reason", "look"])
+        .await
+        .ok();
+    let relay = world
+        .start(outbox::Registry::new().on("shipping", support::ship), None, 10)
+        .await;
+
+    let status = world.outbox(&["status"]).await.ok();
+    assert!(status.contains("paused"), "{status}");
+    world.outbox(&["resume", "--type", "OrderPlaced"]).await.ok();
+
+    world.until("completed", 3).await;
+    relay.shutdown().await.unwrap();
+    world.outbox(&["prune", "--older-than", "0s", "--yes"]).await.ok();
+    assert_eq!(world.count("completed").await, 0);
+}
+
+#[tokio::test]
+async fn migrations_come_as_sql_and_completions_for_every_shell() {
+    let world = World::new().await;
+
+    let sql = world.outbox(&["migrate", "--sql", "--schema", "shop"]).await.ok();
+    assert!(sql.contains("CREATE TABLE \"shop\".\"outbox\""), "{sql}");
+    world.run(&sql).await;
+    world.outbox(&["status", "--schema", "shop"]).await.ok();
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        assert!(
+            world
+                .outbox(&["completions", shell])
+                .await
+                .ok()
+                .contains("redrive"),
+            "{shell}"
+        );
+    }
+}
