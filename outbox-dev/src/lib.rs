@@ -32,6 +32,7 @@ mod cluster;
 mod container;
 mod database;
 mod error;
+mod kafka;
 mod postgres;
 mod proxy;
 mod supervisor;
@@ -39,6 +40,7 @@ mod way;
 
 pub use database::TestDatabase;
 pub use error::DevError;
+pub use kafka::{DevKafka, KafkaOptions, KafkaStop};
 pub use postgres::{DevPostgres, ServerOptions, Stop};
 pub use proxy::{Mode, Proxy};
 pub use way::Way;

@@ -113,20 +113,27 @@ impl Instance {
         self.producer.client().fatal_error().map(|(_, why)| why)
     }
 
-    /// Takes back what was not sent yet.
+    /// Takes back what was not sent yet. Does not wait: the client's threads may be busy, or on their way out.
     pub(super) fn purge_queue(&self) {
-        self.producer.purge(PurgeConfig::default().queue());
+        self.producer.purge(PurgeConfig::default().queue().non_blocking());
     }
 
     /// Takes back what was not sent yet, and gives up waiting for the rest.
     pub(super) fn purge_all(&self) {
-        self.producer.purge(PurgeConfig::default().queue().inflight());
+        self.producer
+            .purge(PurgeConfig::default().queue().inflight().non_blocking());
     }
 
     /// Ends the instance without making the caller wait.
     pub(super) fn discard(self) {
-        // It joins a thread and closes connections: up to a second.
-        drop(tokio::task::spawn_blocking(move || drop(self)));
+        // It joins threads and closes connections, which takes up to a second. A thread of its own, because a runtime
+        // that stops would wait for its blocking tasks.
+        let ended = std::thread::Builder::new()
+            .name("outbox-kafka-drop".to_owned())
+            .spawn(move || drop(self));
+        if let Err(error) = ended {
+            tracing::warn!(%error, "no thread could be had to end a kafka producer, so the sender did it");
+        }
     }
 }
 

@@ -73,7 +73,7 @@ impl KafkaDispatcher {
             "trial",
             reports,
         )?;
-        std::thread::spawn(move || drop(trial));
+        trial.discard();
         Ok(Self {
             mapping,
             config,

@@ -99,6 +99,28 @@ enum Warmth {
 struct Lane {
     warmth: Warmth,
     waiting: VecDeque<(JobId, usize)>,
+    /// How many of its records the instance has not reported on.
+    in_flight: usize,
+    /// When something last came of it, or since when something is awaited.
+    progress: Instant,
+}
+
+impl Lane {
+    fn sent(&mut self, now: Instant) {
+        if self.in_flight == 0 {
+            self.progress = now;
+        }
+        self.in_flight += 1;
+        self.warmth = match self.warmth {
+            Warmth::Warm(last) if now.duration_since(last) < REST_MAX => Warmth::Warm(now),
+            _ => Warmth::Probing,
+        };
+    }
+
+    fn reported(&mut self, now: Instant) {
+        self.in_flight -= 1;
+        self.progress = now;
+    }
 }
 
 /// The guarded pipeline's state.
@@ -124,7 +146,7 @@ impl Pipeline {
     }
 
     /// The lane of a partition.
-    pub(super) fn lane(&mut self, name: &LaneName) -> LaneId {
+    pub(super) fn lane(&mut self, name: &LaneName, now: Instant) -> LaneId {
         if let Some(id) = self.names.get(name) {
             return *id;
         }
@@ -132,6 +154,8 @@ impl Pipeline {
         self.lanes.push(Lane {
             warmth: Warmth::Cold,
             waiting: VecDeque::new(),
+            in_flight: 0,
+            progress: now,
         });
         self.lanes.len() - 1
     }
@@ -195,12 +219,7 @@ impl Pipeline {
                 }
                 taken += 1;
                 lane.waiting.pop_front();
-                match lane.warmth {
-                    Warmth::Warm(last) if now.duration_since(last) < REST_MAX => {
-                        lane.warmth = Warmth::Warm(now)
-                    }
-                    _ => lane.warmth = Warmth::Probing,
-                }
+                lane.sent(now);
             }
         }
         self.in_flight += taken;
@@ -212,6 +231,7 @@ impl Pipeline {
             return Progress::Nothing;
         }
         self.in_flight -= 1;
+        self.lanes[ticket.lane].reported(now);
         self.lanes[ticket.lane].warmth = Warmth::Warm(now);
         let Some(job) = self.jobs.get_mut(&ticket.job) else {
             return Progress::Nothing;
@@ -228,9 +248,10 @@ impl Pipeline {
     }
 
     /// A record was not written, or nobody knows: nothing more may be sent in this generation.
-    pub(super) fn failed(&mut self, ticket: Ticket) {
+    pub(super) fn failed(&mut self, ticket: Ticket, now: Instant) {
         if ticket.generation == self.generation {
             self.in_flight -= 1;
+            self.lanes[ticket.lane].reported(now);
             self.failed = true;
         }
     }
@@ -242,9 +263,10 @@ impl Pipeline {
         }
     }
 
-    /// Whether a job is in the pipeline.
-    pub(super) fn contains(&self, id: JobId) -> bool {
-        self.jobs.contains_key(&id)
+    /// For how long the quietest lane has had nothing come of what it sent.
+    pub(super) fn silence(&self, now: Instant) -> Duration {
+        let waiting = self.lanes.iter().filter(|lane| lane.in_flight > 0);
+        waiting.map(|lane| now - lane.progress).max().unwrap_or_default()
     }
 
     /// Sends nothing more in this generation, although no record failed.
@@ -255,7 +277,8 @@ impl Pipeline {
     /// Gives a job up, and says how many of its records from the start are acknowledged.
     ///
     /// Records of it that the instance already has stay there. That is harmless: a later job of the key starts at the
-    /// same record or an earlier one, and comes behind them.
+    /// first record that is not completed, and comes behind them. It costs duplicates, and memory until the lane has
+    /// been silent for too long and the instance is given up.
     pub(super) fn remove(&mut self, id: JobId) -> usize {
         self.jobs.remove(&id).map_or(0, |job| job.prefix)
     }
@@ -269,6 +292,7 @@ impl Pipeline {
         for lane in &mut self.lanes {
             lane.warmth = Warmth::Cold;
             lane.waiting.clear();
+            lane.in_flight = 0;
         }
         let mut careful = Vec::new();
         let jobs: Vec<JobId> = self.jobs.keys().copied().collect();

@@ -27,8 +27,6 @@ const SWEEP: Duration = Duration::from_millis(50);
 const COLLECT: Duration = Duration::from_millis(10);
 /// How long verdicts are waited for after a failure. What comes later is sent again.
 const COLLECT_MAX: Duration = Duration::from_secs(2);
-/// The same after a deadline has passed, when answers are due.
-const COLLECT_MAX_LATE: Duration = Duration::from_millis(300);
 /// How many reports are taken at once.
 const REPORTS_MAX: usize = 4096;
 
@@ -47,7 +45,7 @@ enum Phase {
     Open,
     /// Nothing is sent until all is acknowledged: the instance is to be replaced by one with other limits.
     Draining,
-    /// A record failed or was late: nothing is sent any more, and verdicts are collected.
+    /// A record failed, or nothing is heard: nothing is sent any more, and verdicts are collected.
     Collecting { until: Instant, purged: bool },
     /// The new instance waits, because the ones before it came to nothing.
     Resting { until: Instant },
@@ -63,8 +61,6 @@ pub(super) struct Sender {
     next_job: JobId,
     /// Jobs that wait for the cluster to tell about a topic.
     asking: Vec<JobId>,
-    /// Jobs whose time is up; they are answered once the verdicts are in.
-    late: Vec<JobId>,
     phase: Phase,
     instance: Option<Instance>,
     /// Takes over at once when the instance has failed.
@@ -126,7 +122,6 @@ impl Sender {
             hands: BTreeMap::new(),
             next_job: 0,
             asking: Vec::new(),
-            late: Vec::new(),
             phase: Phase::Open,
             instance: None,
             spare: None,
@@ -229,7 +224,7 @@ impl Sender {
                 self.progress(progress);
             }
             Err(code) if ticket.generation == self.pipeline.generation() => {
-                self.pipeline.failed(ticket);
+                self.pipeline.failed(ticket, now);
                 self.fail(ticket, code, now);
             }
             Err(_) => {}

@@ -2,6 +2,7 @@
 
 #![expect(dead_code, reason = "each test program uses a part of it")]
 
+pub(crate) mod cluster;
 pub(crate) mod event;
 pub(crate) mod model_broker;
 pub(crate) mod naive;

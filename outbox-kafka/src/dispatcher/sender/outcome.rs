@@ -3,7 +3,7 @@
 use outbox_core::{Failure, FailureKind};
 use tokio::time::Instant;
 
-use super::{COLLECT_MAX_LATE, Phase, Sender};
+use super::{COLLECT_MAX, Phase, Sender};
 use crate::dispatcher::careful::Step;
 use crate::dispatcher::instance::{Instance, Report};
 use crate::dispatcher::job::{JobId, called_off, outage};
@@ -73,51 +73,38 @@ impl Sender {
             let delivered = self.take_off(id);
             self.answer(id, delivered, called_off());
         }
-        if !self.hands.values().any(|hand| hand.request.deadline <= now) {
+        self.give_up_silent(now);
+        let due = self.hands.iter().filter(|(_, hand)| hand.request.deadline <= now);
+        let due: Vec<JobId> = due.map(|(id, _)| *id).collect();
+        if due.is_empty() {
             return;
         }
-        // Those that are nearly due as well: each time an instance is given up, and that should not be often.
-        let nearly = now + self.config.delivery_timeout / 10;
-        let due = self
-            .hands
-            .iter()
-            .filter(|(_, hand)| hand.request.deadline <= nearly);
-        let due: Vec<JobId> = due.map(|(id, _)| *id).collect();
         self.is_down(now);
         for id in due {
-            if self.late.contains(&id) {
-                continue;
-            }
-            if self.pipeline.contains(id) && self.pipeline.in_flight() > 0 {
-                self.late.push(id);
-            } else {
-                let delivered = self.take_off(id);
-                self.answer(id, delivered, outage(self.outage_reason()));
-            }
-        }
-        if !self.late.is_empty() {
-            self.give_up(now);
+            let delivered = self.take_off(id);
+            self.answer(id, delivered, outage(self.outage_reason()));
         }
     }
 
-    /// Nothing more may leave: what is queued is taken back, what is in flight is waited for a moment.
-    fn give_up(&mut self, now: Instant) {
-        let soon = now + COLLECT_MAX_LATE;
-        let until = match self.phase {
-            Phase::Collecting { until, .. } => until.min(soon),
-            _ => soon,
-        };
-        self.pipeline.halt();
-        if let Some(instance) = &self.instance {
-            instance.purge_all();
+    /// Gives an instance up of which nothing is heard: nothing more may leave, what is queued is taken back.
+    ///
+    /// Not before it had the time of a whole delivery: a deadline alone says nothing of an instance that has only just
+    /// taken over, and one that is given up each time a deadline passes would never come to deliver anything.
+    fn give_up_silent(&mut self, now: Instant) {
+        let in_use = matches!(self.phase, Phase::Open | Phase::Draining);
+        if !in_use || self.pipeline.silence(now) < self.config.delivery_timeout {
+            return;
         }
-        self.phase = Phase::Collecting { until, purged: true };
+        self.pipeline.halt();
+        self.phase = Phase::Collecting {
+            until: now + COLLECT_MAX,
+            purged: false,
+        };
     }
 
     /// Takes a job off wherever it is, and says how many of its records are acknowledged.
     fn take_off(&mut self, id: JobId) -> usize {
         self.asking.retain(|asking| *asking != id);
-        self.late.retain(|late| *late != id);
         match self.careful.remove(id) {
             Some((delivered, under_way)) => {
                 if under_way && let Some(instance) = self.careful_instance.take() {

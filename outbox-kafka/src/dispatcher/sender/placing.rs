@@ -71,7 +71,7 @@ impl Sender {
             let partition = self.partition(&hand.request.records[index], facts);
             lanes.push(
                 self.pipeline
-                    .lane(&(hand.request.records[index].topic.clone(), partition)),
+                    .lane(&(hand.request.records[index].topic.clone(), partition), now),
             );
             hand.partitions.push(partition);
         }

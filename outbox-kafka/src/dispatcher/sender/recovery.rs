@@ -7,7 +7,6 @@ use tokio::time::Instant;
 use super::{Phase, Sender};
 use crate::dispatcher::careful::Suspect;
 use crate::dispatcher::instance::Instance;
-use crate::dispatcher::job::outage;
 
 /// The longest rest between instances that come to nothing.
 const REST_MAX: Duration = Duration::from_secs(1);
@@ -43,14 +42,10 @@ impl Sender {
         }
     }
 
-    /// The next generation: late jobs are answered, suspects go alone, the others start again.
+    /// The next generation: suspects go alone, the others start again.
     fn restart(&mut self, now: Instant) {
         if let Some(instance) = self.instance.take() {
             instance.discard();
-        }
-        for id in std::mem::take(&mut self.late) {
-            let delivered = self.pipeline.remove(id);
-            self.answer(id, delivered, outage(self.outage_reason()));
         }
         for (job, next, last) in self.pipeline.restart() {
             self.careful.push(Suspect { job, next, last });
@@ -61,13 +56,15 @@ impl Sender {
             0..=2 => Duration::ZERO,
             vain => REST_MAX.min(Duration::from_millis(50) * 2_u32.saturating_pow(vain.min(10) - 3)),
         };
+        // It connects while it rests.
+        self.instance = self.spare.take().or_else(|| self.build());
         self.phase = Phase::Resting { until: now + rest };
         self.recover(now);
     }
 
     /// Puts an instance in service.
     pub(super) fn open(&mut self, now: Instant) {
-        self.instance = self.spare.take().or_else(|| self.build());
+        self.instance = self.instance.take().or_else(|| self.build());
         self.phase = match self.instance {
             Some(_) => Phase::Open,
             None => Phase::Resting {

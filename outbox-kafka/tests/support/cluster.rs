@@ -1,0 +1,111 @@
+//! A real cluster: its topics, and what is on them.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, NewTopic, ResourceSpecifier, TopicReplication};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::message::{BorrowedMessage, Message};
+use rdkafka::{ClientConfig, Offset, TopicPartitionList};
+
+use super::event::{Id, recognise};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn config(bootstrap: &str) -> ClientConfig {
+    let mut config = ClientConfig::new();
+    config
+        .set("bootstrap.servers", bootstrap)
+        .set("reconnect.backoff.max.ms", "500");
+    config
+}
+
+/// A name that no other test uses.
+pub(crate) fn unique(name: &str) -> String {
+    format!("{name}-{}", uuid::Uuid::new_v4().simple())
+}
+
+pub(crate) async fn create_topic(bootstrap: &str, topic: &str, partitions: i32, settings: &[(&str, &str)]) {
+    let admin: AdminClient<DefaultClientContext> = config(bootstrap).create().unwrap();
+    let mut new = NewTopic::new(topic, partitions, TopicReplication::Fixed(1));
+    for (name, value) in settings {
+        new = new.set(name, value);
+    }
+    let options = AdminOptions::new().operation_timeout(Some(PATIENCE));
+    for created in admin.create_topics([&new], &options).await.unwrap() {
+        created.unwrap();
+    }
+}
+
+pub(crate) async fn delete_topic(bootstrap: &str, topic: &str) {
+    let admin: AdminClient<DefaultClientContext> = config(bootstrap).create().unwrap();
+    let options = AdminOptions::new().operation_timeout(Some(PATIENCE));
+    for deleted in admin.delete_topics(&[topic], &options).await.unwrap() {
+        deleted.unwrap();
+    }
+}
+
+pub(crate) async fn alter_topic(bootstrap: &str, topic: &str, name: &str, value: &str) {
+    let admin: AdminClient<DefaultClientContext> = config(bootstrap).create().unwrap();
+    let change = AlterConfig::new(ResourceSpecifier::Topic(topic)).set(name, value);
+    for altered in admin
+        .alter_configs([&change], &AdminOptions::new())
+        .await
+        .unwrap()
+    {
+        altered.unwrap();
+    }
+}
+
+/// Everything on a topic, partition by partition, as `read` takes it.
+pub(crate) async fn records<T, F>(bootstrap: &str, topic: &str, read: F) -> Vec<Vec<T>>
+where
+    T: Send + 'static,
+    F: Fn(&BorrowedMessage<'_>) -> T + Send + 'static,
+{
+    let (bootstrap, topic) = (bootstrap.to_owned(), topic.to_owned());
+    let reading = tokio::task::spawn_blocking(move || read_topic(&bootstrap, &topic, read));
+    reading.await.unwrap()
+}
+
+fn read_topic<T>(bootstrap: &str, topic: &str, read: impl Fn(&BorrowedMessage<'_>) -> T) -> Vec<Vec<T>> {
+    let consumer: BaseConsumer = config(bootstrap)
+        .set("group.id", unique("reader"))
+        .set("enable.auto.commit", "false")
+        .create()
+        .unwrap();
+    let metadata = consumer.fetch_metadata(Some(topic), PATIENCE).unwrap();
+    let partitions = metadata.topics()[0].partitions().len();
+    let (mut list, mut ends) = (TopicPartitionList::new(), HashMap::new());
+    for partition in 0..partitions as i32 {
+        let (low, high) = consumer.fetch_watermarks(topic, partition, PATIENCE).unwrap();
+        if high > low {
+            list.add_partition_offset(topic, partition, Offset::Offset(low))
+                .unwrap();
+            ends.insert(partition, high);
+        }
+    }
+    consumer.assign(&list).unwrap();
+    let mut log: Vec<Vec<T>> = (0..partitions).map(|_| Vec::new()).collect();
+    while !ends.is_empty() {
+        // None: the records up to the end of the topic did not come.
+        let message = consumer.poll(PATIENCE).unwrap().unwrap();
+        log[message.partition() as usize].push(read(&message));
+        if ends
+            .get(&message.partition())
+            .is_some_and(|end| message.offset() + 1 >= *end)
+        {
+            ends.remove(&message.partition());
+        }
+    }
+    log
+}
+
+/// The events on a topic.
+pub(crate) async fn log(bootstrap: &str, topic: &str) -> Vec<Vec<Id>> {
+    records(bootstrap, topic, |message| {
+        recognise(message.payload().unwrap()).unwrap()
+    })
+    .await
+}
