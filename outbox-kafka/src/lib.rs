@@ -12,6 +12,8 @@ mod partitioner;
 mod record;
 #[cfg(feature = "client")]
 mod settings;
+#[cfg(feature = "client")]
+mod source;
 
 pub use partitioner::partition_of;
 pub use record::{
@@ -23,3 +25,5 @@ pub use record::{
 pub use dispatcher::{DispatcherOptions, KafkaDispatcher};
 #[cfg(feature = "client")]
 pub use settings::KafkaSettings;
+#[cfg(feature = "client")]
+pub use source::{DeadLetters, KafkaSource, PartitionLag, SourceOptions, SourceTotals};

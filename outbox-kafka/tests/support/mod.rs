@@ -4,6 +4,7 @@
 
 pub(crate) mod cluster;
 pub(crate) mod event;
+pub(crate) mod group;
 pub(crate) mod model_broker;
 pub(crate) mod naive;
 pub(crate) mod relay;

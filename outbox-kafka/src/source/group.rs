@@ -1,0 +1,135 @@
+//! What the consumer group tells us: assignments, revocations, statistics, errors.
+
+use std::sync::Arc;
+
+use rdkafka::client::ClientContext;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer, ConsumerContext, Rebalance};
+use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
+use rdkafka::statistics::Statistics;
+use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use tokio::time::Instant;
+
+use super::shared::{Reported, Shared};
+use super::state::Name;
+use crate::client_log::ClientLog;
+
+/// The callbacks of the consumer. They run in the polling thread.
+pub(super) struct Group {
+    pub(super) log: ClientLog,
+    pub(super) shared: Arc<Shared>,
+}
+
+pub(super) fn names(list: &TopicPartitionList) -> Vec<Name> {
+    list.elements()
+        .iter()
+        .map(|element| (element.topic().to_owned(), element.partition()))
+        .collect()
+}
+
+impl Group {
+    /// Commits what is finished of these partitions, while they are still ours.
+    fn commit_last(&self, consumer: &BaseConsumer<Self>, revoked: &[Name]) {
+        let offsets = finished(&self.shared, |name| revoked.contains(name));
+        if offsets.count() == 0 {
+            return;
+        }
+        // A refusal means that they were not ours any more: then somebody else handles the same records again.
+        if let Err(error) = consumer.commit(&offsets, CommitMode::Sync) {
+            tracing::debug!(%error, "the last commit of revoked partitions failed");
+        }
+    }
+}
+
+/// The offsets to commit, and notes them as committed; a commit that fails takes that back.
+pub(super) fn finished(shared: &Shared, of: impl Fn(&Name) -> bool) -> TopicPartitionList {
+    let mut state = shared.state();
+    let mut list = TopicPartitionList::new();
+    let names: Vec<Name> = state
+        .partitions()
+        .map(|(name, _)| name.clone())
+        .filter(|name| of(name))
+        .collect();
+    for name in names {
+        let Some(partition) = state.partition_mut(&name) else {
+            continue;
+        };
+        let Some(next) = partition.to_commit() else {
+            continue;
+        };
+        if list
+            .add_partition_offset(&name.0, name.1, Offset::Offset(next))
+            .is_ok()
+        {
+            partition.committed = Some(next);
+        }
+    }
+    list
+}
+
+impl ClientContext for Group {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
+        self.log.log(level, facility, line);
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        if error.rdkafka_error_code() == Some(Code::AllBrokersDown) {
+            self.shared.fail("all brokers are down".to_owned(), false);
+        }
+        self.log.error(error, reason);
+    }
+
+    fn stats(&self, statistics: Statistics) {
+        for (topic, facts) in statistics.topics {
+            for (number, partition) in facts.partitions.into_iter().filter(|(number, _)| *number >= 0) {
+                let reported = Reported {
+                    app_offset: partition.app_offset,
+                    next_offset: partition.next_offset,
+                    committed_offset: partition.committed_offset,
+                    end: partition.ls_offset,
+                    queued: partition.fetchq_cnt,
+                    since: Instant::now(),
+                };
+                self.shared.report((topic.clone(), number), reported);
+            }
+        }
+    }
+}
+
+impl ConsumerContext for Group {
+    fn pre_rebalance(&self, consumer: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
+        match rebalance {
+            Rebalance::Assign(list) => {
+                let assigned = names(list);
+                tracing::info!(partitions = ?assigned, "partitions assigned");
+                let mut state = self.shared.state();
+                assigned.into_iter().for_each(|name| state.assign(name));
+                drop(state);
+                self.shared.note_joined(true);
+                self.shared.recover();
+            }
+            Rebalance::Revoke(list) => {
+                let (revoked, lost) = (names(list), consumer.assignment_lost());
+                tracing::info!(partitions = ?revoked, lost, "partitions revoked");
+                if !lost {
+                    self.commit_last(consumer, &revoked);
+                }
+                // ORDER: after the last commit; from here on nothing of these partitions can be settled or committed.
+                let mut state = self.shared.state();
+                revoked.iter().for_each(|name| state.revoke(name));
+            }
+            Rebalance::Error(error) => self.shared.fail(format!("rebalance: {error}"), false),
+        }
+    }
+
+    fn commit_callback(&self, result: KafkaResult<()>, offsets: &TopicPartitionList) {
+        let Err(error) = result else { return };
+        tracing::debug!(%error, "a commit failed, and is repeated");
+        let mut state = self.shared.state();
+        for name in names(offsets) {
+            if let Some(partition) = state.partition_mut(&name) {
+                partition.committed = None;
+            }
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! A consumer group as a source of events.
+
+mod burial;
+mod group;
+mod options;
+mod partition;
+mod poller;
+mod shared;
+mod state;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use outbox_core::{
+    ClaimRequest, ClaimToken, Claimed, ConfigError, Listening, Settled, Settlement, Source, SourceError,
+    Wakeup,
+};
+use tokio::time::Instant;
+
+pub use options::{DeadLetters, SourceOptions};
+pub use shared::PartitionLag;
+
+use self::burial::Burial;
+use self::poller::Recipe;
+use self::shared::{Shared, decode};
+use self::state::{Effect, Taken};
+use crate::TopicName;
+use crate::settings::KafkaSettings;
+
+/// What a source has come to since it was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SourceTotals {
+    /// Records that were read and are not finished, of the partitions assigned now.
+    pub unfinished: usize,
+    /// Records whose handling was completed.
+    pub completed: u64,
+    /// Records that went to the dead-letter topic, or were dropped in its place.
+    pub dead_letters: u64,
+}
+
+/// The polling thread never waits for anything; if it has been silent for so long, it is stuck.
+const STUCK_AFTER: Duration = Duration::from_secs(30);
+
+/// What the guarantees rest on.
+const RESERVED: [&str; 7] = [
+    "group.id",
+    "enable.auto.commit",
+    "enable.auto.offset.store",
+    "partition.assignment.strategy",
+    "isolation.level",
+    "enable.partition.eof",
+    "statistics.interval.ms",
+];
+
+/// A consumer group as a [`Source`]: the relay that handles it is the one that handles Postgres.
+///
+/// - An offset is committed only when its record and all before it on the partition are finished, and only while the
+///   partition is ours. A crash or a rebalance repeats records, and skips none: handlers need the inbox.
+/// - A thread of its own polls, whatever the handlers do. A partition that holds enough unfinished records is paused.
+/// - A failed try is repeated in place, with the relay's backoff. Later events of its key wait, other keys go on.
+/// - Attempts and parts done are kept in memory: after a crash or a rebalance they start anew.
+/// - What has failed for good, or cannot be decoded, goes to the dead-letter topic, and the partition goes on. A
+///   [`KeyPolicy`](outbox_core::KeyPolicy) other than going on cannot be kept here: a topic has no place to park.
+/// - When a partition is revoked, the claims on it are lost: their cancellation fires, their settlements change
+///   nothing.
+///
+/// New groups begin at the oldest record; set `auto.offset.reset` in the settings for anything else.
+pub struct KafkaSource {
+    shared: Arc<Shared>,
+    burial: Burial,
+    poller: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl KafkaSource {
+    /// Joins a group and reads these topics.
+    ///
+    /// # Errors
+    /// [`ConfigError`] when librdkafka does not take the settings, or one of them is not the user's to set.
+    pub fn new(
+        settings: &KafkaSettings,
+        (group, topics): (&str, &[TopicName]),
+        dead_letters: DeadLetters,
+        options: SourceOptions,
+    ) -> Result<Self, ConfigError> {
+        settings.check(&RESERVED)?;
+        options.check()?;
+        if topics.is_empty() {
+            return Err(ConfigError::new("topics", "empty", "it takes at least one topic"));
+        }
+        let given = settings.client_config(&[]);
+        let mut config = settings.client_config(&[
+            ("group.id", group.to_owned()),
+            ("enable.auto.commit", "false".to_owned()),
+            ("enable.auto.offset.store", "false".to_owned()),
+            ("partition.assignment.strategy", "cooperative-sticky".to_owned()),
+            ("isolation.level", "read_committed".to_owned()),
+            ("statistics.interval.ms", "5000".to_owned()),
+        ]);
+        if given.get("auto.offset.reset").is_none() {
+            config.set("auto.offset.reset", "earliest");
+        }
+        let recipe = Recipe {
+            settings: settings.clone(),
+            config,
+            topics: topics.iter().map(|topic| topic.as_str().to_owned()).collect(),
+        };
+        let shared = Arc::new(Shared::new(options));
+        let first = recipe
+            .consumer(&shared)
+            .map_err(|error| settings.refused(&error))?;
+        let polled = Arc::clone(&shared);
+        let poller = std::thread::Builder::new()
+            .name("outbox-kafka-poll".to_owned())
+            .spawn(move || poller::run(&recipe, first, &polled))
+            .map_err(|error| {
+                ConfigError::new("the polling thread", error, "the system has to allow a thread")
+            })?;
+        Ok(Self {
+            shared,
+            burial: Burial::new(settings, dead_letters)?,
+            poller: Mutex::new(Some(poller)),
+        })
+    }
+
+    /// How far each assigned partition is behind, as last reported.
+    #[must_use]
+    pub fn lags(&self) -> Vec<PartitionLag> {
+        self.shared.lags()
+    }
+
+    /// What the source has come to since it was made.
+    #[must_use]
+    pub fn totals(&self) -> SourceTotals {
+        self.shared.state().totals()
+    }
+
+    /// Commits what is finished and leaves the group, so that others take over at once. Call it after the relay has
+    /// stopped; dropping the source does the same without waiting for it.
+    ///
+    /// # Cancel safety
+    /// It goes on in the background.
+    pub async fn close(&self) {
+        self.shared.stop();
+        let poller = self.poller.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(poller) = poller {
+            // It only fails if the thread panicked, and then there is nothing more to wait for.
+            let _ = tokio::task::spawn_blocking(move || poller.join()).await;
+        }
+    }
+
+    /// Trouble to report instead of an empty claim.
+    fn trouble(&self) -> Option<SourceError> {
+        if self.shared.since_poll() > STUCK_AFTER {
+            return Some(SourceError::unavailable(
+                "claim",
+                "the polling thread is stuck or has ended",
+            ));
+        }
+        let fault = self.shared.fault()?;
+        Some(if fault.lasting {
+            SourceError::misconfigured("claim", fault.reason)
+        } else {
+            SourceError::unavailable("claim", fault.reason)
+        })
+    }
+
+    fn claimed(&self, taken: Taken) -> Claimed {
+        let mut claimed = match decode(&taken.record, &self.shared.options) {
+            Ok(envelope) => Claimed::new(taken.token, taken.position, envelope),
+            Err(why) => Claimed::undecodable(taken.token, taken.position, taken.facts.id, why),
+        };
+        claimed.attempt = taken.attempt;
+        claimed.lost_claims = taken.lost_claims;
+        claimed.done = taken.done;
+        claimed.lost = taken.lost;
+        claimed
+    }
+}
+
+impl Drop for KafkaSource {
+    fn drop(&mut self) {
+        self.shared.stop();
+    }
+}
+
+impl std::fmt::Debug for KafkaSource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("KafkaSource")
+            .field("options", &self.shared.options)
+            .finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl Source for KafkaSource {
+    async fn claim(&self, request: ClaimRequest) -> Result<Vec<Claimed>, SourceError> {
+        let taken = self.shared.state().claim(&request, Instant::now());
+        match self.trouble() {
+            Some(trouble) if taken.is_empty() => Err(trouble),
+            _ => Ok(taken.into_iter().map(|taken| self.claimed(taken)).collect()),
+        }
+    }
+
+    async fn settle(&self, settlements: Vec<Settlement>) -> Result<Settled, SourceError> {
+        let mut lost = Vec::new();
+        for settlement in &settlements {
+            let place = (settlement.token, settlement.position);
+            let effect = self.shared.state().settle(settlement, Instant::now());
+            match effect {
+                Effect::Recorded => {}
+                Effect::Lost => lost.push(place),
+                Effect::DeadLetter {
+                    record,
+                    attempts,
+                    reason,
+                } => {
+                    // ORDER: finished only once it is safe; the other way round, a crash here loses it.
+                    let buried = self.burial.bury(&record, attempts, &reason).await;
+                    buried.map_err(|error| SourceError::unavailable("settle", error))?;
+                    if !self.shared.state().buried(settlement.token, settlement.position) {
+                        lost.push(place);
+                    }
+                }
+            }
+        }
+        self.shared.arrived.notify_one();
+        Ok(Settled::except(lost))
+    }
+
+    async fn extend(&self, tokens: &[ClaimToken], lease: Duration) -> Result<Vec<ClaimToken>, SourceError> {
+        let (mut state, now) = (self.shared.state(), Instant::now());
+        let lost = tokens.iter().filter(|token| !state.extend(**token, lease, now));
+        Ok(lost.copied().collect())
+    }
+
+    async fn wait(&self, timeout: Duration) -> Wakeup {
+        let end = Instant::now() + timeout;
+        let due = self.shared.state().next_due().filter(|due| *due > Instant::now());
+        tokio::select! {
+            () = self.shared.arrived.notified() => Wakeup::Hint,
+            () = tokio::time::sleep_until(due.unwrap_or(end).min(end)) => match due {
+                Some(due) if due < end => Wakeup::Hint,
+                _ => Wakeup::Timeout,
+            },
+        }
+    }
+
+    fn listening(&self) -> Listening {
+        if self.shared.has_joined() && self.shared.since_poll() < STUCK_AFTER {
+            Listening::Up
+        } else {
+            Listening::Down
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! The polling thread: it never waits for a handler, so the group never takes this consumer for dead.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rdkafka::ClientConfig;
+use rdkafka::config::FromClientConfigAndContext;
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
+use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
+use rdkafka::topic_partition_list::TopicPartitionList;
+use tokio::time::Instant;
+
+use super::group::{Group, finished};
+use super::shared::Shared;
+use super::state::Name;
+use crate::client_log::ClientLog;
+use crate::settings::KafkaSettings;
+
+const POLL: Duration = Duration::from_millis(100);
+const HOUSEKEEPING: Duration = Duration::from_millis(50);
+/// Between two consumers.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// What a consumer is made from.
+pub(super) struct Recipe {
+    pub(super) settings: KafkaSettings,
+    pub(super) config: ClientConfig,
+    pub(super) topics: Vec<String>,
+}
+
+impl Recipe {
+    pub(super) fn consumer(&self, shared: &Arc<Shared>) -> KafkaResult<BaseConsumer<Group>> {
+        let context = Group {
+            log: ClientLog::new(&self.settings, "source"),
+            shared: Arc::clone(shared),
+        };
+        let consumer = BaseConsumer::from_config_and_context(&self.config, context)?;
+        let topics: Vec<&str> = self.topics.iter().map(String::as_str).collect();
+        consumer.subscribe(&topics)?;
+        Ok(consumer)
+    }
+}
+
+/// Polls until told to stop, with a new consumer whenever one is of no use any more.
+pub(super) fn run(recipe: &Recipe, first: BaseConsumer<Group>, shared: &Arc<Shared>) {
+    let mut consumer = Some(first);
+    while !shared.is_stopping() {
+        let Some(current) = consumer.take() else {
+            std::thread::sleep(PAUSE);
+            match recipe.consumer(shared) {
+                Ok(made) => consumer = Some(made),
+                Err(error) => shared.fail(recipe.settings.redact(&error.to_string()), true),
+            }
+            continue;
+        };
+        let ended = Poller {
+            consumer: &current,
+            shared,
+        }
+        .poll();
+        if let Some(why) = ended {
+            tracing::warn!(%why, "the kafka consumer is made anew");
+        }
+        close(current, shared);
+    }
+}
+
+/// Leaves the group. Whatever was assigned is revoked, with a last commit.
+fn close(consumer: BaseConsumer<Group>, shared: &Shared) {
+    commit(&consumer, shared, CommitMode::Sync);
+    let names: Vec<Name> = shared
+        .state()
+        .partitions()
+        .map(|(name, _)| name.clone())
+        .collect();
+    let mut state = shared.state();
+    names.iter().for_each(|name| state.revoke(name));
+    drop(state);
+    shared.note_joined(false);
+    shared.forget_reports();
+    drop(consumer);
+}
+
+fn commit(consumer: &BaseConsumer<Group>, shared: &Shared, mode: CommitMode) {
+    let offsets = finished(shared, |_| true);
+    if offsets.count() == 0 {
+        return;
+    }
+    if let Err(error) = consumer.commit(&offsets, mode) {
+        tracing::debug!(%error, "a commit failed, and is repeated");
+        let mut state = shared.state();
+        for name in super::group::names(&offsets) {
+            if let Some(partition) = state.partition_mut(&name) {
+                partition.committed = None;
+            }
+        }
+    }
+}
+
+struct Poller<'a> {
+    consumer: &'a BaseConsumer<Group>,
+    shared: &'a Shared,
+}
+
+impl Poller<'_> {
+    /// Polls until told to stop (`None`), or until the consumer is of no use.
+    fn poll(&self) -> Option<String> {
+        let (mut next_care, mut next_commit) = (Instant::now(), Instant::now());
+        while !self.shared.is_stopping() {
+            match self.consumer.poll(POLL) {
+                Some(Ok(message)) => self.shared.take(message.detach()),
+                Some(Err(error)) => self.note(&error),
+                None => {}
+            }
+            self.shared.note_poll();
+            let now = Instant::now();
+            if now < next_care {
+                continue;
+            }
+            next_care = now + HOUSEKEEPING;
+            self.pause_and_resume();
+            if now >= next_commit {
+                next_commit = now + self.shared.options.commit_interval;
+                commit(self.consumer, self.shared, CommitMode::Async);
+            }
+            if let Some((_, why)) = self.consumer.client().fatal_error() {
+                return Some(why);
+            }
+            if let Some((topic, partition)) = self.shared.stalled() {
+                return Some(format!(
+                    "nothing comes from {topic} [{partition}], although there is more"
+                ));
+            }
+        }
+        None
+    }
+
+    fn note(&self, error: &KafkaError) {
+        let lasting = matches!(
+            error.rdkafka_error_code(),
+            Some(
+                Code::UnknownTopic
+                    | Code::UnknownTopicOrPartition
+                    | Code::TopicAuthorizationFailed
+                    | Code::GroupAuthorizationFailed
+            )
+        );
+        self.shared.fail(error.to_string(), lasting);
+    }
+
+    /// Stops reading partitions that hold enough, and goes on with those that have room again.
+    fn pause_and_resume(&self) {
+        let options = &self.shared.options;
+        let (mut pause, mut resume) = (TopicPartitionList::new(), TopicPartitionList::new());
+        let mut state = self.shared.state();
+        let names: Vec<Name> = state.partitions().map(|(name, _)| name.clone()).collect();
+        for name in names {
+            let Some(partition) = state.partition_mut(&name) else {
+                continue;
+            };
+            let (events, beyond) = (partition.entries.len(), partition.beyond());
+            let full = events >= options.buffered_events_max
+                || partition.bytes >= options.buffered_bytes_max
+                || beyond >= options.window_max;
+            let roomy = events <= options.buffered_events_max / 2
+                && partition.bytes <= options.buffered_bytes_max / 2
+                && beyond <= options.window_max / 2;
+            if full && !partition.paused {
+                partition.paused = true;
+                pause.add_partition(&name.0, name.1);
+            } else if roomy && partition.paused {
+                partition.paused = false;
+                resume.add_partition(&name.0, name.1);
+            }
+        }
+        drop(state);
+        for (list, outcome) in [
+            (&pause, self.consumer.pause(&pause)),
+            (&resume, self.consumer.resume(&resume)),
+        ] {
+            if let Err(error) = outcome {
+                // The partition is being revoked; its state goes with it.
+                tracing::debug!(%error, partitions = list.count(), "could not pause or resume");
+            }
+        }
+    }
+}

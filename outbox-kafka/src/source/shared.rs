@@ -1,0 +1,249 @@
+//! What the polling thread and the relay's calls share.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use outbox_core::{EventId, Undecodable};
+use rdkafka::message::{Headers, Message, OwnedMessage};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::options::SourceOptions;
+use super::partition::Facts;
+use super::state::{Name, State};
+use crate::IncomingRecord;
+
+/// Trouble is shown for so long after it was last seen.
+const FAULT_LASTS: Duration = Duration::from_secs(10);
+
+/// How far a partition is behind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PartitionLag {
+    /// The topic.
+    pub topic: String,
+    /// The partition.
+    pub partition: i32,
+    /// How many records are not finished, read or not.
+    pub records: u64,
+}
+
+/// What the client last reported of a partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Reported {
+    pub(super) app_offset: i64,
+    pub(super) next_offset: i64,
+    pub(super) committed_offset: i64,
+    pub(super) end: i64,
+    pub(super) queued: i64,
+    /// Since when it has not moved.
+    pub(super) since: Instant,
+}
+
+/// Trouble that claims should show.
+#[derive(Debug, Clone)]
+pub(super) struct Fault {
+    at: Instant,
+    pub(super) reason: String,
+    /// Somebody has to act.
+    pub(super) lasting: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Shared {
+    state: Mutex<State>,
+    reports: Mutex<HashMap<Name, Reported>>,
+    fault: Mutex<Option<Fault>>,
+    polled: Mutex<Instant>,
+    pub(super) options: SourceOptions,
+    /// Something may be due.
+    pub(super) arrived: Notify,
+    joined: AtomicBool,
+    stopping: AtomicBool,
+}
+
+impl Shared {
+    pub(super) fn new(options: SourceOptions) -> Self {
+        Self {
+            state: Mutex::default(),
+            reports: Mutex::default(),
+            fault: Mutex::default(),
+            polled: Mutex::new(Instant::now()),
+            options,
+            arrived: Notify::new(),
+            joined: AtomicBool::new(false),
+            stopping: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn reports(&self) -> MutexGuard<'_, HashMap<Name, Reported>> {
+        self.reports.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a record that was polled.
+    pub(super) fn take(&self, record: OwnedMessage) {
+        let name = (record.topic().to_owned(), record.partition());
+        let facts = facts(&record, &self.options);
+        self.state()
+            .push(&name, record.offset(), record, facts, Instant::now());
+        self.recover();
+        self.arrived.notify_one();
+    }
+
+    pub(super) fn stop(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn note_joined(&self, joined: bool) {
+        self.joined.store(joined, Ordering::Relaxed);
+    }
+
+    pub(super) fn has_joined(&self) -> bool {
+        self.joined.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn note_poll(&self) {
+        *self.polled.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    pub(super) fn since_poll(&self) -> Duration {
+        self.polled
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .elapsed()
+    }
+
+    /// Notes trouble; said once until it is over.
+    pub(super) fn fail(&self, reason: String, lasting: bool) {
+        let mut fault = self.fault.lock().unwrap_or_else(PoisonError::into_inner);
+        if fault.as_ref().is_none_or(|fault| fault.reason != reason) {
+            tracing::warn!(%reason, "the kafka consumer is in trouble");
+        }
+        let at = Instant::now();
+        *fault = Some(Fault { at, reason, lasting });
+    }
+
+    /// Something works again.
+    pub(super) fn recover(&self) {
+        *self.fault.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    pub(super) fn fault(&self) -> Option<Fault> {
+        let fault = self.fault.lock().unwrap_or_else(PoisonError::into_inner);
+        fault.clone().filter(|fault| fault.at.elapsed() < FAULT_LASTS)
+    }
+
+    /// Takes what the client reports of a partition.
+    pub(super) fn report(&self, name: Name, mut reported: Reported) {
+        let mut reports = self.reports();
+        if let Some(before) = reports.get(&name) {
+            let moved =
+                (before.app_offset, before.next_offset) != (reported.app_offset, reported.next_offset);
+            if !moved {
+                reported.since = before.since;
+            }
+        }
+        reports.insert(name, reported);
+    }
+
+    pub(super) fn forget_reports(&self) {
+        self.reports().clear();
+    }
+
+    /// A partition that has more to read, is not paused, and has not moved for too long.
+    pub(super) fn stalled(&self) -> Option<Name> {
+        let (reports, state) = (self.reports(), self.state());
+        let mut read = state.partitions().filter(|(_, partition)| !partition.paused);
+        let stalled = read.find(|(name, _)| {
+            reports.get(*name).is_some_and(|reported| {
+                let more = reported.next_offset < reported.end || reported.queued > 0;
+                more && reported.since.elapsed() > self.options.stall_timeout
+            })
+        });
+        stalled.map(|(name, _)| name.clone())
+    }
+
+    pub(super) fn lags(&self) -> Vec<PartitionLag> {
+        let (reports, state) = (self.reports(), self.state());
+        let lags = state.partitions().filter_map(|(name, partition)| {
+            let reported = reports.get(name)?;
+            let finished = partition
+                .to_commit()
+                .or(partition.committed)
+                .unwrap_or(reported.committed_offset);
+            let records = u64::try_from(reported.end - finished.max(0)).unwrap_or(0);
+            let (topic, partition) = name.clone();
+            Some(PartitionLag {
+                topic,
+                partition,
+                records,
+            })
+        });
+        lags.collect()
+    }
+}
+
+/// Decodes a record far enough to know how to treat it.
+fn facts(record: &OwnedMessage, options: &SourceOptions) -> Facts {
+    let bytes = record.payload().map_or(0, <[u8]>::len) as u64;
+    match decode(record, options) {
+        Ok(envelope) => Facts {
+            id: envelope.id,
+            event_type: Some(envelope.event_type),
+            key: envelope.ordering_key.map(|key| (envelope.tenant_id, key)),
+            bytes,
+        },
+        Err(undecodable) => Facts {
+            id: id_of_header(record).unwrap_or_else(|| id_of_place(record)),
+            event_type: undecodable.event_type,
+            key: None,
+            bytes,
+        },
+    }
+}
+
+pub(super) fn decode(
+    record: &OwnedMessage,
+    options: &SourceOptions,
+) -> Result<outbox_core::Envelope, Undecodable> {
+    let headers: Vec<_> = record.headers().map_or_else(Vec::new, |headers| {
+        headers.iter().map(|header| (header.key, header.value)).collect()
+    });
+    let incoming =
+        IncomingRecord::new(record.payload(), &headers).with_timestamp_ms(record.timestamp().to_millis());
+    options.reader.envelope(&incoming)
+}
+
+/// The id of a record that cannot be decoded otherwise.
+fn id_of_header(record: &OwnedMessage) -> Option<EventId> {
+    let mut headers = record.headers()?.iter();
+    let id = headers
+        .find(|header| header.key == "outbox-id" || header.key == "ce_id")?
+        .value?;
+    std::str::from_utf8(id).ok()?.parse().ok()
+}
+
+/// An id for a record that tells none: the same for the same place, whoever reads it.
+fn id_of_place(record: &OwnedMessage) -> EventId {
+    // FNV-1a of 128 bits: it only has to spread.
+    const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
+    let place = record
+        .topic()
+        .bytes()
+        .chain(record.partition().to_be_bytes())
+        .chain(record.offset().to_be_bytes());
+    let hash = place.fold(BASIS, |hash, byte| (hash ^ u128::from(byte)).wrapping_mul(PRIME));
+    EventId::from_uuid(Uuid::from_u128(hash))
+}

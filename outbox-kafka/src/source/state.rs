@@ -1,0 +1,263 @@
+//! All partitions of a consumer: claiming, settling, extending. Pure: no client, no clock.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::Duration;
+
+use outbox_core::{ClaimRequest, ClaimToken, Outcome, Position, Settlement};
+use rdkafka::message::OwnedMessage;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::SourceTotals;
+use super::partition::{Entry, Facts, Key, Lease, Partition};
+
+/// A topic and one of its partitions.
+pub(super) type Name = (String, i32);
+
+/// One event of a claim, before it is decoded.
+#[derive(Debug)]
+pub(super) struct Taken {
+    pub(super) token: ClaimToken,
+    pub(super) position: Position,
+    pub(super) record: OwnedMessage,
+    pub(super) facts: Facts,
+    pub(super) attempt: u32,
+    pub(super) lost_claims: u32,
+    pub(super) done: Vec<outbox_core::PartName>,
+    pub(super) lost: CancellationToken,
+}
+
+/// What a settlement comes to.
+#[derive(Debug)]
+pub(super) enum Effect {
+    /// It is recorded.
+    Recorded,
+    /// The event is not held any more.
+    Lost,
+    /// The event has failed for good: it may only be finished once it is on the dead-letter topic.
+    DeadLetter {
+        record: Box<OwnedMessage>,
+        attempts: u32,
+        reason: String,
+    },
+}
+
+/// Everything that is assigned to this consumer.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    partitions: BTreeMap<Name, Partition>,
+    /// Which partition an assignment was of.
+    epochs: HashMap<i64, Name>,
+    last_epoch: i64,
+    last_claim: i64,
+    /// Where the last claim began, so that each partition has its turn.
+    turn: usize,
+    completed: u64,
+    dead_letters: u64,
+}
+
+impl State {
+    /// What has become of the records that were read.
+    pub(super) fn totals(&self) -> SourceTotals {
+        SourceTotals {
+            unfinished: self
+                .partitions
+                .values()
+                .map(|partition| partition.entries.len())
+                .sum(),
+            completed: self.completed,
+            dead_letters: self.dead_letters,
+        }
+    }
+
+    pub(super) fn assign(&mut self, name: Name) {
+        self.revoke(&name);
+        self.last_epoch += 1;
+        self.epochs.insert(self.last_epoch, name.clone());
+        self.partitions.insert(name, Partition::new(self.last_epoch));
+    }
+
+    /// Ends an assignment. Nothing of it can be claimed, settled or committed any more.
+    pub(super) fn revoke(&mut self, name: &Name) {
+        if let Some(mut partition) = self.partitions.remove(name) {
+            partition.revoke();
+            self.epochs.remove(&partition.epoch);
+        }
+    }
+
+    pub(super) fn push(
+        &mut self,
+        name: &Name,
+        offset: i64,
+        record: OwnedMessage,
+        facts: Facts,
+        now: Instant,
+    ) {
+        if let Some(partition) = self.partitions.get_mut(name) {
+            partition.push(offset, record, facts, now);
+        }
+    }
+
+    pub(super) fn partitions(&self) -> impl Iterator<Item = (&Name, &Partition)> {
+        self.partitions.iter()
+    }
+
+    pub(super) fn partition_mut(&mut self, name: &Name) -> Option<&mut Partition> {
+        self.partitions.get_mut(name)
+    }
+
+    /// Leases due events, oldest first within each partition.
+    pub(super) fn claim(&mut self, request: &ClaimRequest, now: Instant) -> Vec<Taken> {
+        self.partitions
+            .values_mut()
+            .for_each(|partition| partition.expire(now));
+        let mut keys = self.held_keys();
+        let mut names: Vec<Name> = self.partitions.keys().cloned().collect();
+        if names.is_empty() {
+            return Vec::new();
+        }
+        self.turn = (self.turn + 1) % names.len();
+        names.rotate_left(self.turn);
+        let most = usize::try_from(request.max_events.get()).unwrap_or(usize::MAX);
+        let (mut taken, mut bytes) = (Vec::new(), 0_u64);
+        for name in names {
+            let Some(partition) = self.partitions.get_mut(&name) else {
+                continue;
+            };
+            self.last_claim += 1;
+            let token = ClaimToken::from_parts(partition.epoch, self.last_claim);
+            // Keys taken in this partition by this claim go on as a run; those held elsewhere have to wait.
+            let held: HashSet<Key> = keys.clone();
+            for offset in partition.due(now, &request.excluded_types) {
+                let Some(entry) = partition.entries.get_mut(&offset) else {
+                    continue;
+                };
+                if entry.facts.key.as_ref().is_some_and(|key| held.contains(key)) {
+                    continue;
+                }
+                let too_much = taken.len() >= most || bytes + entry.facts.bytes > request.max_bytes;
+                if !taken.is_empty() && (too_much || entry.goes_alone) {
+                    if too_much {
+                        return taken;
+                    }
+                    // It waits for a claim of its own, and its followers with it.
+                    break;
+                }
+                bytes += entry.facts.bytes;
+                keys.extend(entry.facts.key.clone());
+                let alone = entry.goes_alone;
+                taken.push(take(entry, token, offset, now + request.lease));
+                if alone {
+                    return taken;
+                }
+            }
+        }
+        taken
+    }
+
+    fn held_keys(&self) -> HashSet<Key> {
+        let entries = self
+            .partitions
+            .values()
+            .flat_map(|partition| partition.entries.values());
+        let held = entries.filter(|entry| entry.lease.is_some());
+        held.filter_map(|entry| entry.facts.key.clone()).collect()
+    }
+
+    /// Ends one event of a claim.
+    pub(super) fn settle(&mut self, settlement: &Settlement, now: Instant) -> Effect {
+        let (token, offset) = (settlement.token, settlement.position.0);
+        let name = self.epochs.get(&token.number());
+        let Some(partition) = name.and_then(|name| self.partitions.get_mut(name)) else {
+            return Effect::Lost;
+        };
+        partition.expire(now);
+        let Some(entry) = partition.held(token, offset) else {
+            return Effect::Lost;
+        };
+        match &settlement.outcome {
+            Outcome::Completed => {
+                partition.finish(offset);
+                self.completed += 1;
+            }
+            Outcome::Retry { after, done, .. } => {
+                entry.attempt = entry.attempt.saturating_add(1);
+                entry.lost_claims = 0;
+                entry.done.clone_from(done);
+                partition.put_back(offset, now, *after);
+            }
+            Outcome::Released { after, done } => {
+                entry.done.clone_from(done);
+                partition.put_back(offset, now, *after);
+            }
+            Outcome::Failed { error, .. } => {
+                return Effect::DeadLetter {
+                    record: Box::new(entry.record.clone()),
+                    attempts: entry.attempt,
+                    reason: error.clone(),
+                };
+            }
+        }
+        Effect::Recorded
+    }
+
+    /// Finishes a failed event that is on the dead-letter topic now; whether it was still held.
+    pub(super) fn buried(&mut self, token: ClaimToken, position: Position) -> bool {
+        let name = self.epochs.get(&token.number());
+        let Some(partition) = name.and_then(|name| self.partitions.get_mut(name)) else {
+            return false;
+        };
+        let held = partition.held(token, position.0).is_some();
+        if held {
+            partition.finish(position.0);
+            self.dead_letters += 1;
+        }
+        held
+    }
+
+    /// Keeps a claim; whether anything of it is still held.
+    pub(super) fn extend(&mut self, token: ClaimToken, lease: Duration, now: Instant) -> bool {
+        let name = self.epochs.get(&token.number());
+        let Some(partition) = name.and_then(|name| self.partitions.get_mut(name)) else {
+            return false;
+        };
+        partition.expire(now);
+        let mut held = false;
+        for lease_of in partition
+            .entries
+            .values_mut()
+            .filter_map(|entry| entry.lease.as_mut())
+        {
+            if lease_of.token == token {
+                lease_of.until = now + lease;
+                held = true;
+            }
+        }
+        held
+    }
+
+    /// When something may be claimed without anything new having come.
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        self.partitions.values().filter_map(Partition::next_due).min()
+    }
+}
+
+fn take(entry: &mut Entry, token: ClaimToken, offset: i64, until: Instant) -> Taken {
+    let lost = CancellationToken::new();
+    entry.lease = Some(Lease {
+        token,
+        until,
+        alone: entry.goes_alone,
+        lost: lost.clone(),
+    });
+    Taken {
+        token,
+        position: Position(offset),
+        record: entry.record.clone(),
+        facts: entry.facts.clone(),
+        attempt: entry.attempt,
+        lost_claims: entry.lost_claims,
+        done: entry.done.clone(),
+        lost,
+    }
+}

@@ -1,0 +1,107 @@
+//! A topic, a group that reads it, and a dead-letter topic.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use outbox_core::{ClaimRequest, Claimed, Delivery, Dispatcher, Envelope, Source};
+use outbox_kafka::{
+    DeadLetters, DispatcherOptions, KafkaDispatcher, KafkaSettings, KafkaSource, RecordMapping,
+    SourceOptions, TopicName, TopicRule,
+};
+use rdkafka::ClientConfig;
+use rdkafka::message::OwnedHeaders;
+use rdkafka::producer::{FutureProducer, FutureRecord};
+use tokio::time::Instant;
+
+use super::cluster::{create_topic, unique};
+
+pub(crate) struct Group {
+    pub(crate) bootstrap: String,
+    pub(crate) topic: TopicName,
+    pub(crate) dead_letters: TopicName,
+    pub(crate) name: String,
+    publisher: KafkaDispatcher,
+}
+
+impl Group {
+    pub(crate) async fn new(bootstrap: &str, partitions: i32) -> Self {
+        let name = unique("group");
+        let topic = TopicName::new(format!("{name}-topic")).unwrap();
+        let dead_letters = TopicName::new(format!("{name}-dead")).unwrap();
+        create_topic(bootstrap, topic.as_str(), partitions, &[]).await;
+        create_topic(bootstrap, dead_letters.as_str(), 1, &[]).await;
+        let mapping = RecordMapping::new(TopicRule::fixed(topic.clone()));
+        let publisher = KafkaDispatcher::new(
+            &KafkaSettings::new(bootstrap),
+            mapping,
+            DispatcherOptions::default(),
+        );
+        Self {
+            bootstrap: bootstrap.to_owned(),
+            topic,
+            dead_letters,
+            name,
+            publisher: publisher.unwrap(),
+        }
+    }
+
+    pub(crate) fn settings(&self) -> KafkaSettings {
+        KafkaSettings::new(&self.bootstrap)
+            .with("session.timeout.ms", "6000")
+            .with("heartbeat.interval.ms", "500")
+    }
+
+    pub(crate) fn source(&self) -> Arc<KafkaSource> {
+        self.source_with(
+            &self.settings(),
+            SourceOptions::default().with_commit_interval(Duration::from_millis(50)),
+        )
+    }
+
+    pub(crate) fn source_with(&self, settings: &KafkaSettings, options: SourceOptions) -> Arc<KafkaSource> {
+        let letters = DeadLetters::Topic(self.dead_letters.clone());
+        let topics = [self.topic.clone()];
+        Arc::new(KafkaSource::new(settings, (&self.name, &topics), letters, options).unwrap())
+    }
+
+    pub(crate) async fn publish(&self, envelope: impl Into<Arc<Envelope>>) {
+        let delivery = Delivery::new(envelope.into(), Instant::now() + Duration::from_secs(30));
+        self.publisher.dispatch(&delivery).await.unwrap();
+    }
+
+    /// Puts a record on the topic that no publisher of ours would.
+    pub(crate) async fn publish_raw(&self, key: &str, value: Option<&[u8]>, headers: OwnedHeaders) {
+        let producer: FutureProducer = ClientConfig::new()
+            .set("bootstrap.servers", &self.bootstrap)
+            .create()
+            .unwrap();
+        let mut record = FutureRecord::<str, [u8]>::to(self.topic.as_str())
+            .key(key)
+            .headers(headers);
+        record.payload = value;
+        producer.send(record, Duration::from_secs(30)).await.unwrap();
+    }
+}
+
+pub(crate) fn request(most: u32) -> ClaimRequest {
+    ClaimRequest::new(most.try_into().unwrap(), Duration::from_secs(60))
+}
+
+/// Claims until that many events are in hand, however many claims it takes.
+pub(crate) async fn claim_in_all(source: &KafkaSource, count: usize) -> Vec<Claimed> {
+    let patience = Instant::now() + Duration::from_secs(60);
+    let mut claimed = Vec::new();
+    while claimed.len() < count {
+        assert!(
+            Instant::now() < patience,
+            "only {} of {count} came",
+            claimed.len()
+        );
+        match source.claim(request((count - claimed.len()) as u32)).await {
+            Ok(more) if more.is_empty() => drop(source.wait(Duration::from_millis(100)).await),
+            Ok(more) => claimed.extend(more),
+            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+        }
+    }
+    claimed
+}
