@@ -2,8 +2,9 @@
 
 use async_trait::async_trait;
 use outbox_core::{Delivered, Delivery, Dispatcher, Failure, FailureKind, RunResult};
-use outbox_kafka::RecordMapping;
+use outbox_kafka::{OutgoingRecord, RecordMapping};
 use rdkafka::ClientConfig;
+use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{FutureProducer, FutureRecord};
 
 pub(crate) struct NaiveDispatcher {
@@ -30,6 +31,16 @@ impl NaiveDispatcher {
     }
 }
 
+fn headers(record: &OutgoingRecord) -> OwnedHeaders {
+    let insert = |headers: OwnedHeaders, (key, value): &(String, String)| {
+        headers.insert(Header {
+            key,
+            value: Some(value),
+        })
+    };
+    record.headers.iter().fold(OwnedHeaders::new(), insert)
+}
+
 #[async_trait]
 impl Dispatcher for NaiveDispatcher {
     async fn dispatch(&self, delivery: &Delivery) -> Result<Delivered, Failure> {
@@ -45,7 +56,9 @@ impl Dispatcher for NaiveDispatcher {
         for record in &records {
             let sent = FutureRecord::to(record.topic.as_str())
                 .key(record.key.as_deref().unwrap_or_default())
-                .payload(&record.value);
+                .payload(&record.value)
+                .timestamp(record.timestamp_ms)
+                .headers(headers(record));
             sends.push(self.producer.send_result(sent).map_err(|(error, _)| error));
         }
         let mut results = RunResult::new();
