@@ -82,7 +82,8 @@ pub use outbox_pg::{
 #[cfg(feature = "pg")]
 pub use outbox_pg::admin;
 
-// Other transports.
+// Other transports, and dispatchers made of dispatchers.
+pub use outbox_core::{FanOut, Router};
 #[cfg(feature = "kafka")]
 pub use outbox_kafka as kafka;
 

@@ -99,6 +99,7 @@ mod new_event;
 mod policy;
 mod prefix;
 mod relay;
+mod route;
 mod settings;
 mod source;
 pub mod telemetry;
@@ -116,6 +117,7 @@ pub use new_event::{Due, HEADER_BYTES_MAX, IntoNewEvent, InvalidEvent, NewEvent,
 pub use policy::{KeyPolicy, Next, Policy, RetryPolicy};
 pub use prefix::PrefixTracker;
 pub use relay::{Health, Relay, RelayBuilder, RelayError, RelayHandle, Report};
+pub use route::{FanOut, Router};
 pub use settings::{DatabaseUrl, RelaySettings, variable};
 pub use source::{
     ClaimRequest, Claimed, Listening, Outcome, Settled, Settlement, Source, Undecodable, Wakeup,
