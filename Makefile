@@ -1,6 +1,6 @@
 # The everyday commands. The gate that a change must pass is .ci/run.
 
-.PHONY: run test test-kafka lint doc deny
+.PHONY: run bench test test-kafka lint doc deny
 
 # The main job, on a Postgres that it starts itself.
 run:
@@ -13,6 +13,10 @@ test:
 # The Kafka transport as well: needs a C compiler, make, zlib's headers, Java 17 and Maven.
 test-kafka:
 	cargo test --package outbox-kafka --features client --no-fail-fast
+
+# Throughput beside its floor, in one run; wants a quiet machine, and takes minutes.
+bench:
+	cargo bench --bench drain
 
 lint:
 	cargo fmt --all --check
