@@ -124,10 +124,11 @@ impl Shared {
             .elapsed()
     }
 
-    /// Notes trouble; said once until it is over.
+    /// Notes trouble. Said once for as long as it lasts: the client repeats itself many times a second.
     pub(super) fn fail(&self, reason: String, lasting: bool) {
         let mut fault = self.fault.lock().unwrap_or_else(PoisonError::into_inner);
-        if fault.as_ref().is_none_or(|fault| fault.reason != reason) {
+        let known = fault.as_ref().filter(|fault| fault.at.elapsed() < FAULT_LASTS);
+        if known.is_none_or(|known| known.lasting != lasting) {
             tracing::warn!(%reason, "the kafka consumer is in trouble");
         }
         let at = Instant::now();
@@ -136,7 +137,10 @@ impl Shared {
 
     /// Something works again.
     pub(super) fn recover(&self) {
-        *self.fault.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        let fault = self.fault.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if fault.is_some() {
+            tracing::info!("the kafka consumer works again");
+        }
     }
 
     pub(super) fn fault(&self) -> Option<Fault> {
