@@ -93,6 +93,7 @@ mod error;
 mod event;
 mod handler;
 mod id;
+mod json;
 mod key_text;
 pub mod memory;
 mod new_event;

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use crate::{
     AggregateId, AggregateType, BoxError, Envelope, Event, EventId, EventType, Headers, OrderingKey, Payload,
-    TenantId, TextError, header,
+    TenantId, TextError, header, json,
 };
 
 /// When an event becomes due.
@@ -36,6 +36,14 @@ pub enum InvalidEvent {
         /// Why.
         #[source]
         cause: serde_json::Error,
+    },
+    /// The payload, put together by hand, is no JSON, or nested deeper than handlers can read it back.
+    #[error("event {event_type} has a payload that {problem}")]
+    NotJson {
+        /// The event's type.
+        event_type: EventType,
+        /// What is wrong, and where; nothing of the payload.
+        problem: String,
     },
     /// The payload is too large.
     #[error("event {event_type} has a payload of {bytes} bytes; at most {limit} are accepted")]
@@ -196,6 +204,12 @@ impl NewEvent {
                 event_type: self.event_type.clone(),
                 bytes: self.payload.len(),
                 limit: payload_bytes_max,
+            });
+        }
+        if let Err(problem) = json::check(self.payload.as_str()) {
+            return Err(InvalidEvent::NotJson {
+                event_type: self.event_type.clone(),
+                problem,
             });
         }
         let refuse = |name: &str, problem: String| InvalidEvent::Header {
