@@ -1,6 +1,6 @@
 //! The schema and its versions.
 
-use sqlx::{Connection, PgConnection, Row};
+use sqlx::{PgConnection, Row};
 
 use crate::Names;
 use crate::sql::Sql;
@@ -79,46 +79,45 @@ pub enum MigrateError {
 
 /// Brings the schema up to date, and returns the versions that were applied.
 ///
-/// Safe to run twice, by several programs at once (they take turns), and to cancel: everything happens in one
-/// transaction. Keeps its own version table, `<table>_migration`, so it gets along with the application's migrations.
-/// Needs the right to create the schema, or a schema in which it may create.
+/// Safe to run twice, by several programs at once (they take turns), and to cancel: everything happens in one script
+/// that the server runs whole or not at all. Keeps its own version table, `<table>_migration`, so it gets along with
+/// the application's migrations. Needs the right to create the schema, or a schema in which it may create.
 ///
 /// # Errors
 /// [`MigrateError`] when the database is newer than this build, or a statement fails; nothing has changed then.
 ///
 /// # Cancel safety
-/// Dropping the future rolls everything back.
+/// Dropping the future leaves the schema as it was or as it is to be, and the connection outside of any transaction.
 pub async fn migrate(connection: &mut PgConnection, names: &Names) -> Result<Vec<i32>, MigrateError> {
     let failed = |name: &'static str| move |source| MigrateError::Database { name, source };
-    let mut transaction = connection.begin().await.map_err(failed("begin"))?;
-    prepare(&mut transaction, names)
-        .await
-        .map_err(failed("prepare"))?;
-    let found = version(&mut transaction, names)
-        .await
-        .map_err(failed("read version"))?;
-    if found > SCHEMA_VERSION {
-        return Err(MigrateError::Newer {
-            schema: names.schema().to_owned(),
-            found,
-            known: SCHEMA_VERSION,
-        });
-    }
-    let mut applied = Vec::new();
-    for migration in MIGRATIONS.iter().filter(|migration| migration.version > found) {
-        apply(&mut transaction, names, migration)
+    loop {
+        let found = version(connection, names).await.map_err(failed("read version"))?;
+        if found > SCHEMA_VERSION {
+            return Err(MigrateError::Newer {
+                schema: names.schema().to_owned(),
+                found,
+                known: SCHEMA_VERSION,
+            });
+        }
+        let missing: Vec<&Migration> = MIGRATIONS.iter().filter(|one| one.version > found).collect();
+        if missing.is_empty() {
+            return Ok(Vec::new());
+        }
+        let exists = schema_exists(connection, names)
             .await
-            .map_err(failed(migration.name))?;
-        applied.push(migration.version);
+            .map_err(failed("read schema"))?;
+        // Sent as one message, so one transaction: there is no await between its begin and its end at which this future
+        // could be dropped, and leave a transaction open on a connection that goes to somebody else next.
+        let script = script(names, found, &missing, exists);
+        let Err(error) = Sql::verbatim(&script).run(connection).await else {
+            return Ok(missing.iter().map(|one| one.version).collect());
+        };
+        // Another program may have been faster: what it did is no error.
+        let now = version(connection, names).await;
+        if now.is_ok_and(|now| now == found) || !matches!(error, sqlx::Error::Database(_)) {
+            return Err(failed("apply")(error));
+        }
     }
-    if !applied.is_empty() {
-        Sql::new(names, REGRANT)
-            .run(&mut transaction)
-            .await
-            .map_err(failed("grants"))?;
-    }
-    transaction.commit().await.map_err(failed("commit"))?;
-    Ok(applied)
 }
 
 /// Checks that the schema is at the version that this build needs.
@@ -146,45 +145,49 @@ pub async fn check_version(connection: &mut PgConnection, names: &Names) -> Resu
 /// All migrations as plain SQL with the names put in, for those who run migrations by other means.
 #[must_use]
 pub fn migration_sql(names: &Names) -> String {
+    let all: Vec<&Migration> = MIGRATIONS.iter().collect();
     let schema = format!("CREATE SCHEMA IF NOT EXISTS \"{}\";\n", names.schema());
-    let table = names.render(include_str!("../sql/migration_table.sql"));
-    let steps = MIGRATIONS.iter().map(|migration| {
-        format!(
-            "{}\n{};\n",
-            names.render(migration.sql),
-            names.render(&record(migration))
-        )
-    });
-    std::iter::once(schema)
-        .chain(std::iter::once(table))
-        .chain(steps)
-        .chain(std::iter::once(format!("{};\n", names.render(REGRANT))))
-        .collect()
+    schema + &steps(names, &all)
 }
 
-/// Takes the lock that migrations share, and makes the schema and the version table where they are missing.
-async fn prepare(connection: &mut PgConnection, names: &Names) -> Result<(), sqlx::Error> {
-    sqlx::query("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))")
-        .bind(format!(
-            "outbox migrations of {}.{}",
-            names.schema(),
-            names.table()
-        ))
-        .execute(&mut *connection)
-        .await?;
-    // Asked first: CREATE SCHEMA IF NOT EXISTS needs the right to create even where the schema exists.
-    let exists: bool =
-        sqlx::query_scalar("SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1)")
-            .bind(names.schema())
-            .fetch_one(&mut *connection)
-            .await?;
-    if !exists {
-        Sql::new(names, &format!("CREATE SCHEMA \"{}\"", names.schema()))
-            .run(connection)
-            .await?;
+/// Migrates from a version, if that is still what there is once the lock that migrations share is held.
+fn script(names: &Names, found: i32, missing: &[&Migration], schema_exists: bool) -> String {
+    // Not IF NOT EXISTS: that needs the right to create even where the schema exists.
+    let schema = match schema_exists {
+        true => String::new(),
+        false => format!("CREATE SCHEMA \"{}\";\n", names.schema()),
+    };
+    // Names hold no quotes.
+    let lock = format!(
+        "SELECT pg_advisory_xact_lock(hashtextextended('outbox migrations of {}.{}', 0));\n",
+        names.schema(),
+        names.table()
+    );
+    let guard = names
+        .render(include_str!("../sql/migration_guard.sql"))
+        .replace("$found", &found.to_string());
+    format!("{lock}{guard}{schema}{}", steps(names, missing))
+}
+
+fn steps(names: &Names, migrations: &[&Migration]) -> String {
+    let mut steps = names.render(include_str!("../sql/migration_table.sql"));
+    for migration in migrations {
+        steps += &names.render(migration.sql);
+        steps += &names.render(&format!(
+            "\nINSERT INTO \"outbox\".\"outbox_migration\" (version, name) VALUES ({}, '{}');\n",
+            migration.version, migration.name
+        ));
     }
-    Sql::new(names, include_str!("../sql/migration_table.sql"))
-        .run(connection)
+    steps + &names.render(REGRANT) + ";\n"
+}
+
+// None of the statements below is kept prepared: behind a pooler, names of statements are shared with strangers.
+
+async fn schema_exists(connection: &mut PgConnection, names: &Names) -> Result<bool, sqlx::Error> {
+    sqlx::query_scalar("SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1)")
+        .bind(names.schema())
+        .persistent(false)
+        .fetch_one(connection)
         .await
 }
 
@@ -192,6 +195,7 @@ async fn version(connection: &mut PgConnection, names: &Names) -> Result<i32, sq
     let table = format!("\"{}\".\"{}_migration\"", names.schema(), names.table());
     let exists: bool = sqlx::query_scalar("SELECT to_regclass($1) IS NOT NULL")
         .bind(&table)
+        .persistent(false)
         .fetch_one(&mut *connection)
         .await?;
     if !exists {
@@ -201,21 +205,10 @@ async fn version(connection: &mut PgConnection, names: &Names) -> Result<i32, sq
         names,
         "SELECT coalesce(max(version), 0) FROM \"outbox\".\"outbox_migration\"",
     );
-    latest.query().fetch_one(connection).await?.try_get(0)
-}
-
-async fn apply(
-    connection: &mut PgConnection,
-    names: &Names,
-    migration: &Migration,
-) -> Result<(), sqlx::Error> {
-    Sql::new(names, migration.sql).run(connection).await?;
-    Sql::new(names, &record(migration)).run(connection).await
-}
-
-fn record(migration: &Migration) -> String {
-    format!(
-        "INSERT INTO \"outbox\".\"outbox_migration\" (version, name) VALUES ({}, '{}')",
-        migration.version, migration.name
-    )
+    latest
+        .unprepared()
+        .query()
+        .fetch_one(connection)
+        .await?
+        .try_get(0)
 }

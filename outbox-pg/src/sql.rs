@@ -24,6 +24,14 @@ impl Sql {
         }
     }
 
+    /// A script in which the names are already.
+    pub(crate) fn verbatim(script: &str) -> Self {
+        Self {
+            text: Arc::from(script),
+            prepared: false,
+        }
+    }
+
     /// The same statement, prepared anew at each use: poolers in transaction mode know no prepared statements.
     pub(crate) fn unprepared(mut self) -> Self {
         self.prepared = false;
