@@ -72,6 +72,17 @@ impl PgPublisher {
         self
     }
 
+    /// Publishes through a pooler in transaction mode: without prepared statements, which would be another session's.
+    ///
+    /// Publish inside of a transaction then, as always: alone, a statement's halves may meet two sessions.
+    #[must_use]
+    pub fn pooler(mut self) -> Self {
+        self.one = self.one.unprepared();
+        self.many = self.many.unprepared();
+        self.many_as = self.many_as.unprepared();
+        self
+    }
+
     /// Publishes one event: a value that implements [`Event`](outbox_core::Event), or a [`NewEvent`] with an id, a tenant, headers
     /// or a delay of its own.
     ///
@@ -247,7 +258,8 @@ fn due(due: Due) -> (Option<i64>, Option<i64>) {
     const CENTURY_US: i64 = 100 * 366 * 24 * 3600 * 1_000_000;
     match due {
         Due::AtOnce => (None, None),
-        Due::At(instant) => (Some(to_micros(instant)), None),
+        // What was due before 1970 is due; Postgres knows no year as early as some that a caller can name.
+        Due::At(instant) => (Some(to_micros(instant).max(0)), None),
         Due::After(delay) => (
             None,
             Some(

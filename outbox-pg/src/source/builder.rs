@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use outbox_core::{ConfigError, SourceError};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::{Connection, PgPool, Row};
+use sqlx::{Connection, PgConnection, PgPool, Row};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use uuid::Uuid;
@@ -111,9 +111,8 @@ impl PgSourceBuilder {
         self
     }
 
-    /// Works behind a pooler in transaction mode: no LISTEN, no prepared statements, no session settings.
-    ///
-    /// The role's default isolation has to be READ COMMITTED then, as it is unless somebody changed it.
+    /// Works behind a pooler in transaction mode: no LISTEN, no prepared statements, no session settings, and a
+    /// transaction around each operation, which takes two more round trips.
     #[must_use]
     pub fn pooler(mut self) -> Self {
         self.pooler = true;
@@ -169,6 +168,7 @@ impl PgSourceBuilder {
         let sessions = Sessions {
             pool: pool.clone(),
             deadline: self.deadline,
+            pooler: self.pooler,
         };
         let (channel, lock) = self.preflight(&pool).await?;
         let hearing = if self.poll_only {
@@ -205,6 +205,7 @@ impl PgSourceBuilder {
             claim: Claim {
                 claim: self.sql(include_str!("../../sql/claim.sql")),
                 read: self.sql(include_str!("../../sql/read.sql")),
+                pooler: self.pooler,
             },
             settle: Settle {
                 settle: self.sql(include_str!("../../sql/settle.sql")),
@@ -230,7 +231,12 @@ impl PgSourceBuilder {
     fn pool(&self) -> PgPool {
         let pooler = self.pooler;
         let options = match pooler {
-            true => self.options.clone().statement_cache_capacity(0),
+            // Poolers refuse start-up parameters that they do not know.
+            true => self
+                .options
+                .clone()
+                .statement_cache_capacity(0)
+                .extra_float_digits(None),
             false => self.options.clone().application_name("outbox-relay"),
         };
         PgPoolOptions::new()
@@ -256,8 +262,27 @@ impl PgSourceBuilder {
         let failed = |error| StartError::Source(source_error("start", error));
         let mut connection = pool.acquire().await.map_err(failed)?;
         connection.ping().await.map_err(failed)?;
+        // Behind a pooler, what is prepared is known to the same session only, and that is kept for a transaction.
+        if self.pooler {
+            sqlx::raw_sql("BEGIN READ ONLY")
+                .execute(&mut *connection)
+                .await
+                .map_err(failed)?;
+        }
+        let preflight = self.look(&mut connection).await?;
+        if self.pooler {
+            sqlx::raw_sql("COMMIT")
+                .execute(&mut *connection)
+                .await
+                .map_err(failed)?;
+        }
+        Ok(preflight)
+    }
+
+    async fn look(&self, connection: &mut PgConnection) -> Result<(String, i64), StartError> {
+        let failed = |error| StartError::Source(source_error("start", error));
         let prepare = |sql: Sql| if self.pooler { sql.unprepared() } else { sql };
-        let rights = Rights::read_with(&mut connection, &self.names, prepare)
+        let rights = Rights::read_with(&mut *connection, &self.names, prepare)
             .await
             .map_err(failed)?;
         if !rights.missing.is_empty() {
@@ -268,7 +293,7 @@ impl PgSourceBuilder {
                 remedy,
             });
         }
-        check_version(&mut connection, &self.names).await?;
+        check_version(&mut *connection, &self.names).await?;
         if rights.sees_all != Some(true) {
             return Err(StartError::Blind {
                 role: rights.role,
@@ -277,11 +302,7 @@ impl PgSourceBuilder {
             });
         }
         let preflight = self.sql(include_str!("../../sql/preflight.sql"));
-        let row = preflight
-            .query()
-            .fetch_one(&mut *connection)
-            .await
-            .map_err(failed)?;
+        let row = preflight.query().fetch_one(connection).await.map_err(failed)?;
         Ok((row.try_get(0).map_err(failed)?, row.try_get(1).map_err(failed)?))
     }
 }

@@ -10,6 +10,7 @@ use sqlx::postgres::{PgRow, PgValueRef};
 use sqlx::{PgConnection, Row, ValueRef};
 use uuid::Uuid;
 
+use super::session::commit_and_go_on;
 use crate::instant::from_value;
 use crate::sql::Sql;
 
@@ -18,6 +19,8 @@ use crate::sql::Sql;
 pub(super) struct Claim {
     pub(super) claim: Sql,
     pub(super) read: Sql,
+    /// The claim is in a transaction, which has to end before what was claimed is read.
+    pub(super) pooler: bool,
 }
 
 impl Claim {
@@ -47,6 +50,9 @@ impl Claim {
             return Ok(Vec::new());
         }
 
+        if self.pooler {
+            commit_and_go_on(connection).await?;
+        }
         let mut ids: Vec<Uuid> = Vec::new();
         let mut seqs: Vec<i64> = Vec::new();
         let mut lease_of: HashMap<i64, i64> = HashMap::new();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use outbox_core::SourceError;
 use sqlx::pool::PoolConnection;
-use sqlx::{PgConnection, PgPool, Postgres};
+use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres};
 use tokio::time::timeout;
 
 use crate::error::source_error;
@@ -15,7 +15,13 @@ pub(super) struct Sessions {
     pub(super) pool: PgPool,
     /// A network that swallows packets answers nothing; after this long the connection is given up.
     pub(super) deadline: Duration,
+    /// Behind a pooler in transaction mode, only a transaction keeps to one session: between the preparation of a
+    /// statement and its execution, too.
+    pub(super) pooler: bool,
 }
+
+/// Overrides whatever the defaults of the role and the database are.
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE";
 
 impl Sessions {
     /// Runs one operation on a connection of the pool.
@@ -34,7 +40,7 @@ impl Sessions {
             .map_err(|_| slow())?;
         let mut session = Session(Some(connection.map_err(|error| source_error(operation, error))?));
         let result = match session.0.as_mut() {
-            Some(connection) => timeout(self.deadline, work(connection)).await,
+            Some(connection) => timeout(self.deadline, self.framed(connection, work)).await,
             None => return Err(slow()),
         };
         match result {
@@ -46,6 +52,30 @@ impl Sessions {
             Err(_) => Err(slow()),
         }
     }
+
+    /// Does the work, in a transaction where that is needed. One that is left open by an error ends with its connection.
+    async fn framed<T, W>(&self, connection: &mut PgConnection, work: W) -> Result<T, sqlx::Error>
+    where
+        W: for<'c> FnOnce(
+            &'c mut PgConnection,
+        ) -> futures_util::future::BoxFuture<'c, Result<T, sqlx::Error>>,
+    {
+        if !self.pooler {
+            return work(connection).await;
+        }
+        sqlx::raw_sql(BEGIN).execute(&mut *connection).await?;
+        let value = work(&mut *connection).await?;
+        sqlx::raw_sql("COMMIT").execute(connection).await?;
+        Ok(value)
+    }
+}
+
+/// Ends the transaction of a pooled session, and begins another in the same one: what was locked is free.
+pub(super) async fn commit_and_go_on(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+    sqlx::raw_sql(AssertSqlSafe(format!("COMMIT; {BEGIN}")))
+        .execute(connection)
+        .await?;
+    Ok(())
 }
 
 /// Closes its connection unless that was taken out.
