@@ -3,7 +3,10 @@
 use std::{
     io,
     net::{Ipv4Addr, SocketAddr},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -26,6 +29,8 @@ pub enum Mode {
     /// Keeps connections open and passes nothing, as a cable pulled somewhere far away. What was sent
     /// meanwhile arrives when the mode changes.
     BlackHole,
+    /// As `BlackHole`, but only for connections that have sent `LISTEN`, or try to.
+    BlackHoleListeners,
     /// Closes every connection and refuses new ones.
     Down,
     /// Passes requests on until these bytes were in one. The server's answer to it is thrown away, the
@@ -106,18 +111,19 @@ async fn connection(client: TcpStream, target: String, mode: Arc<watch::Sender<M
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
     let (cut, cut_seen) = watch::channel(false);
+    let listens = AtomicBool::new(false);
     let mut down = mode.subscribe();
     let requests = pump(
         from_client,
         to_server,
         |bytes| forward_request(bytes, &mode, &cut),
-        &mode,
+        (&mode, &listens, true),
     );
     let answers = pump(
         from_server,
         to_client,
         |_| forward_answer(&mode, &cut_seen),
-        &mode,
+        (&mode, &listens, false),
     );
     // Either end closing closes both.
     tokio::select! {
@@ -138,14 +144,22 @@ async fn pump(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
     fate: impl Fn(&[u8]) -> Fate,
-    mode: &watch::Sender<Mode>,
+    (mode, listens, requests): (&watch::Sender<Mode>, &AtomicBool, bool),
 ) -> io::Result<()> {
     let mut buffer = vec![0; 64 * 1024];
     let mut modes = mode.subscribe();
     loop {
         let count = from.read(&mut buffer).await?;
+        if requests && contains(&buffer[..count], b"LISTEN") {
+            listens.store(true, Ordering::Relaxed);
+        }
         // What arrived may have to wait; what follows waits behind it.
-        let _ = modes.wait_for(|now| *now != Mode::BlackHole).await;
+        let passes = |now: &Mode| match now {
+            Mode::BlackHole => false,
+            Mode::BlackHoleListeners => !listens.load(Ordering::Relaxed),
+            _ => true,
+        };
+        let _ = modes.wait_for(passes).await;
         let delay = if let Mode::Delay(delay) = *modes.borrow() {
             delay
         } else {
@@ -161,11 +175,14 @@ async fn pump(
     }
 }
 
+fn contains(bytes: &[u8], marker: &[u8]) -> bool {
+    bytes.windows(marker.len()).any(|part| part == marker)
+}
+
 /// The marker is looked for in each piece as it arrives: short ones come in one.
 fn forward_request(bytes: &[u8], mode: &watch::Sender<Mode>, cut: &watch::Sender<bool>) -> Fate {
     let strikes = mode.send_if_modified(|now| {
-        let found =
-            matches!(now, Mode::CutReplyTo(marker) if bytes.windows(marker.len()).any(|part| part == marker));
+        let found = matches!(now, Mode::CutReplyTo(marker) if contains(bytes, marker));
         if found {
             *now = Mode::Forward;
         }
