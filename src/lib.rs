@@ -41,6 +41,9 @@
 //! | `pg` | publisher, source and migrations for Postgres | yes |
 //! | `inproc` | handlers in the process of the relay | yes |
 //! | `macros` | `#[derive(Event)]` and `#[on_event]` | yes |
+//! | `otel` | metrics and trace context through OpenTelemetry | no |
+//! | `prometheus` | the same metrics as Prometheus text | no |
+//! | `http` | `/healthz`, `/readyz` and `/metrics` as an axum router | no |
 //! | `kafka` | publishing to and consuming from Kafka; builds librdkafka, a C library | no |
 
 // Events, and how they get into the outbox.
@@ -86,6 +89,14 @@ pub use outbox_pg::admin;
 pub use outbox_core::{FanOut, Router};
 #[cfg(feature = "kafka")]
 pub use outbox_kafka as kafka;
+
+// Metrics, traces, health.
+#[cfg(feature = "prometheus")]
+pub use outbox_telemetry::PrometheusText;
+#[cfg(feature = "otel")]
+pub use outbox_telemetry::{Backlog, LABELS_MAX, OtelMetrics, Sampler, link_to_publisher, stamp};
+#[cfg(feature = "http")]
+pub use outbox_telemetry::{health_router, metrics_router};
 
 // What the parts tell each other; for those who write a source or a dispatcher of their own.
 pub use outbox_core::telemetry;

@@ -15,6 +15,7 @@ use outbox_core::telemetry::{Metrics, OutcomeLabel};
 use outbox_core::{Context, Delivery, FailureKind, HandlerError, State};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
+use tracing::{Instrument, Span, field};
 
 use crate::erased::ErasedHandler;
 use crate::guard::{GuardedFuture, catch, error_text};
@@ -24,6 +25,9 @@ use crate::outcome::{PartEnd, PartFailure, PartNames};
 ///
 /// Short, for the relay is waiting; long enough to return what is already at hand.
 pub const WIND_DOWN: Duration = Duration::from_millis(100);
+
+/// The most characters of an error in a span.
+const ERROR_CHARS_MAX: usize = 500;
 
 /// A registered handler, ready to run.
 pub(crate) struct Part {
@@ -65,15 +69,40 @@ impl Ending {
 /// Dropping it drops the handler's future.
 pub(crate) async fn run(part: &Part, delivery: &Delivery, surroundings: &Surroundings) -> PartEnd {
     let started = Instant::now();
-    let end = match attempt(part, delivery, &surroundings.state, started).await {
+    let span = span(part, delivery);
+    let attempt = attempt(part, delivery, &surroundings.state, started).instrument(span.clone());
+    let end = match attempt.await {
         Ok(()) => PartEnd::Done,
         Err(failure) => PartEnd::Failed(limited(failure, part.attempts, delivery.attempt)),
     };
+    span.record("outcome", label(&end).as_str());
+    if let PartEnd::Failed(failure) = &end {
+        let text: String = failure.text.chars().take(ERROR_CHARS_MAX).collect();
+        span.record("otel.status_code", "ERROR");
+        span.record("exception.message", text);
+    }
     if let Some(metrics) = &surroundings.metrics {
         let event_type = &delivery.envelope.event_type;
         metrics.handled(event_type, &part.names.done, label(&end), started.elapsed());
     }
     end
+}
+
+/// A child of the delivery's span. Costs a look at one flag while nobody listens.
+fn span(part: &Part, delivery: &Delivery) -> Span {
+    if !tracing::enabled!(tracing::Level::INFO) {
+        return Span::none();
+    }
+    tracing::info_span!(
+        "outbox.handle",
+        otel.name = part.names.done.as_str(),
+        handler = part.names.done.as_str(),
+        event.id = %delivery.envelope.id,
+        attempt = delivery.attempt,
+        outcome = field::Empty,
+        otel.status_code = field::Empty,
+        exception.message = field::Empty,
+    )
 }
 
 fn label(end: &PartEnd) -> OutcomeLabel {

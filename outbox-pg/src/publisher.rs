@@ -1,6 +1,9 @@
 //! Publishing inside the caller's transaction.
 
-use outbox_core::{Due, IntoNewEvent, InvalidEvent, NewEvent, PublishError, Published, TenantId};
+use std::fmt;
+use std::sync::Arc;
+
+use outbox_core::{Due, Headers, IntoNewEvent, InvalidEvent, NewEvent, PublishError, Published, TenantId};
 use sqlx::postgres::PgArguments;
 use sqlx::query::Query;
 use sqlx::{PgConnection, Postgres, Row};
@@ -28,7 +31,7 @@ use crate::sql::Sql;
 /// transaction.commit().await?; // the order and its event, or neither
 /// # Ok(()) }
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct PgPublisher {
     one: Sql,
     many: Sql,
@@ -36,6 +39,20 @@ pub struct PgPublisher {
     many_as: Sql,
     tenant_id: TenantId,
     payload_bytes_max: usize,
+    stamp: Option<Stamp>,
+}
+
+/// Adds headers to an event about to be published.
+type Stamp = Arc<dyn Fn(&mut Headers) + Send + Sync>;
+
+impl fmt::Debug for PgPublisher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PgPublisher")
+            .field("one", &self.one)
+            .field("tenant_id", &self.tenant_id)
+            .field("payload_bytes_max", &self.payload_bytes_max)
+            .finish_non_exhaustive()
+    }
 }
 
 /// The most bytes of payload that an event may have unless set otherwise: 1 MiB.
@@ -51,7 +68,15 @@ impl PgPublisher {
             many_as: Sql::new(names, include_str!("../sql/publish_as.sql")),
             tenant_id: TenantId::default(),
             payload_bytes_max: PAYLOAD_BYTES_MAX,
+            stamp: None,
         }
+    }
+
+    /// Called with the headers of each event before it is checked, to add some: trace context, say. Defaults to nothing.
+    #[must_use]
+    pub fn stamped(mut self, stamp: impl Fn(&mut Headers) + Send + Sync + 'static) -> Self {
+        self.stamp = Some(Arc::new(stamp));
+        self
     }
 
     /// Sets the tenant of events that name none. Without one, and by default, they inherit the tenant of the caller's
@@ -99,8 +124,7 @@ impl PgPublisher {
         connection: &mut PgConnection,
         event: impl IntoNewEvent,
     ) -> Result<Published, PublishError> {
-        let event = event.into_new_event()?;
-        event.check(self.payload_bytes_max)?;
+        let event = self.ready(event)?;
         if self.tenant_of(&event).is_some() {
             let mut columns = Columns::default();
             columns.push(&event, self)?;
@@ -157,6 +181,16 @@ impl PgPublisher {
         Ok(Published::of(done.rows_affected(), all))
     }
 
+    /// The event as it will be written.
+    fn ready(&self, event: impl IntoNewEvent) -> Result<NewEvent, InvalidEvent> {
+        let mut event = event.into_new_event()?;
+        if let Some(stamp) = &self.stamp {
+            stamp(&mut event.headers);
+        }
+        event.check(self.payload_bytes_max)?;
+        Ok(event)
+    }
+
     /// The tenant that an event is to have, unless it inherits one.
     fn tenant_of<'a>(&'a self, event: &'a NewEvent) -> Option<&'a TenantId> {
         let tenant_id = event.tenant_id.as_ref().unwrap_or(&self.tenant_id);
@@ -202,8 +236,7 @@ impl Columns {
     ) -> Result<Self, InvalidEvent> {
         let mut columns = Self::default();
         for event in events {
-            let event = event.into_new_event()?;
-            event.check(publisher.payload_bytes_max)?;
+            let event = publisher.ready(event)?;
             columns.push(&event, publisher)?;
         }
         Ok(columns)

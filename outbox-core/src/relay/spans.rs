@@ -3,10 +3,16 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use tracing::{Instrument, Span};
+use tracing::{Instrument, Span, field};
 
-use crate::{Delivery, Envelope};
+use super::error_text::error_text;
+use crate::telemetry::OutcomeLabel;
+use crate::{Delivered, Delivery, Envelope, Failure, FailureKind};
 
+/// The most characters of an error in a span.
+const ERROR_CHARS_MAX: usize = 500;
+
+type Dispatched = Result<Delivered, Failure>;
 type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Called with each new span, to make it the child of the publishing request.
@@ -20,11 +26,11 @@ pub(super) struct Spans {
 }
 
 impl Spans {
-    pub(super) fn instrument<'a, T: Send + 'a>(
+    pub(super) fn instrument<'a>(
         &self,
-        future: BoxFuture<'a, T>,
+        future: BoxFuture<'a, Dispatched>,
         delivery: &Delivery,
-    ) -> BoxFuture<'a, T> {
+    ) -> BoxFuture<'a, Dispatched> {
         if !tracing::enabled!(tracing::Level::INFO) {
             return future;
         }
@@ -36,6 +42,9 @@ impl Spans {
             event.id = %envelope.id,
             event.event_type = %envelope.event_type,
             attempt = delivery.attempt,
+            outcome = field::Empty,
+            otel.status_code = field::Empty,
+            exception.message = field::Empty,
         );
         if span.is_disabled() {
             return future;
@@ -43,6 +52,28 @@ impl Spans {
         if let Some(link) = &self.link {
             link(&span, envelope);
         }
-        Box::pin(future.instrument(span))
+        let recorded = async move {
+            let dispatched = future.await;
+            record(&Span::current(), &dispatched);
+            dispatched
+        };
+        Box::pin(recorded.instrument(span))
+    }
+}
+
+fn record(span: &Span, dispatched: &Dispatched) {
+    let outcome = match dispatched {
+        Ok(Delivered::Unhandled) => OutcomeLabel::Unhandled,
+        Ok(_) => OutcomeLabel::Completed,
+        Err(failure) => match failure.kind {
+            FailureKind::Retry => OutcomeLabel::Retry,
+            FailureKind::Reject => OutcomeLabel::Failed,
+            FailureKind::Outage | FailureKind::NotTried => OutcomeLabel::Released,
+        },
+    };
+    span.record("outcome", outcome.as_str());
+    if let Err(failure) = dispatched {
+        span.record("otel.status_code", "ERROR");
+        span.record("exception.message", error_text(&*failure.error, ERROR_CHARS_MAX));
     }
 }

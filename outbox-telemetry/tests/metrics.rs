@@ -1,0 +1,257 @@
+//! What is measured: the documented names, with figures that equal a recount of the rows.
+
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use outbox_core::telemetry::{Metrics, OutcomeLabel};
+use outbox_core::{Context, Event, EventType, HandlerError, Relay, RetryPolicy};
+use outbox_inproc::Registry;
+use outbox_pg::admin::PgAdmin;
+use outbox_pg::{Names, PgSource};
+use outbox_telemetry::{Backlog, LABELS_MAX, OtelMetrics, PrometheusText};
+use support::{Collected, Meters, World};
+use tokio::sync::Notify;
+
+macro_rules! events {
+    ($($name:ident),*) => {$(
+        #[derive(serde::Serialize, serde::Deserialize)]
+        struct $name;
+        impl Event for $name {
+            const EVENT_TYPE: &'static str = stringify!($name);
+        }
+    )*};
+}
+events!(Good, Flaky, Bad, Nobody, Slow);
+
+/// What the first table of docs/telemetry.md promises: name, kind, unit, labels.
+fn documented() -> BTreeSet<(String, String, String, BTreeSet<String>)> {
+    let text = include_str!("../../docs/telemetry.md");
+    let table = text
+        .lines()
+        .skip_while(|line| !line.starts_with("| Metric |"))
+        .skip(2);
+    table
+        .take_while(|line| line.starts_with('|'))
+        .map(|line| {
+            let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+            let labels = cells[3].split(", ").filter(|label| *label != "–");
+            let plain = |cell: &str| cell.trim_matches('`').to_owned();
+            (
+                plain(cells[0]),
+                plain(cells[1]),
+                plain(cells[2]),
+                labels.map(plain).collect(),
+            )
+        })
+        .collect()
+}
+
+struct Stage {
+    handlers: Registry,
+    started: Arc<Notify>,
+    go_on: Arc<Notify>,
+}
+
+/// Handlers that succeed, fail once, reject, and wait to be told.
+fn stage(metrics: Arc<OtelMetrics>) -> Stage {
+    let (started, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (begun, told) = (Arc::clone(&started), Arc::clone(&go_on));
+    let waited = Arc::new(AtomicBool::new(false));
+    let handlers = Registry::new()
+        .metrics(metrics)
+        .on("good", async |_: Good, _: Context| Ok(()))
+        .on("bad", async |_: Bad, _: Context| Err(HandlerError::reject("no")))
+        .on("flaky", async |_: Flaky, ctx: Context| match ctx.attempt() {
+            1 => Err(HandlerError::retry("not yet")),
+            _ => Ok(()),
+        })
+        .on("slow", move |_: Slow, _: Context| {
+            let (begun, told, waited) = (Arc::clone(&begun), Arc::clone(&told), Arc::clone(&waited));
+            async move {
+                if !waited.swap(true, Ordering::Relaxed) {
+                    begun.notify_one();
+                    told.notified().await;
+                }
+                Ok::<(), HandlerError>(())
+            }
+        });
+    Stage {
+        handlers,
+        started,
+        go_on,
+    }
+}
+
+#[tokio::test]
+async fn a_run_emits_what_is_documented_and_the_figures_equal_a_recount() {
+    let world = World::new().await;
+    let meters = Meters::new();
+    let metrics = Arc::new(OtelMetrics::new(&meters.meter()));
+    let Stage {
+        handlers,
+        started,
+        go_on,
+    } = stage(Arc::clone(&metrics));
+    let source = PgSource::builder(world.database.connect_options())
+        .start()
+        .await
+        .unwrap();
+    let relay = Relay::builder(Arc::new(source), Arc::new(handlers.build().unwrap()))
+        .metrics(Arc::clone(&metrics) as Arc<dyn Metrics>)
+        .retry(RetryPolicy::fixed(
+            3.try_into().unwrap(),
+            Duration::from_millis(10),
+        ))
+        .build()
+        .unwrap()
+        .spawn();
+
+    for _ in 0..5 {
+        world.publish(&Good).await;
+    }
+    for _ in 0..3 {
+        world.publish(&Flaky).await;
+    }
+    for _ in 0..2 {
+        world.publish(&Bad).await;
+    }
+    for _ in 0..4 {
+        world.publish(&Nobody).await;
+    }
+    world.until("status <> 'pending'", 14).await;
+    // A claim that is lost while its handler runs: its event is delivered again.
+    world.publish(&Slow).await;
+    started.notified().await;
+    world.run("DELETE FROM outbox.outbox_lease").await;
+    go_on.notify_one();
+    world.until("status = 'completed'", 13).await;
+    // A claim that fails: the next one after its connections are gone.
+    world
+        .run("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'outbox-relay' AND datname = current_database()")
+        .await;
+    world.publish(&Good).await;
+    world.until("status = 'completed'", 14).await;
+    let admin = PgAdmin::new(world.database.pool().clone(), &Names::default());
+    let now = admin.gauges(1000).await.unwrap();
+    metrics.backlog(Backlog {
+        pending: now.pending,
+        oldest_seconds: now.oldest_seconds,
+        failed: now.failed,
+    });
+    let report = relay.shutdown().await.unwrap();
+
+    let collected = meters.collect();
+    assert_eq!(collected.shapes(), documented());
+    let settled = |event_type: &str, outcome: &str| {
+        collected.value(
+            "dispatcher_events_total",
+            &[("event_type", event_type), ("outcome", outcome)],
+        )
+    };
+    for (event_type, outcome, events) in [
+        ("Good", "completed", 6.0),
+        ("Flaky", "retry", 3.0),
+        ("Flaky", "completed", 3.0),
+        ("Bad", "failed", 2.0),
+        ("Nobody", "unhandled", 4.0),
+        ("Slow", "completed", 1.0),
+    ] {
+        assert_eq!(settled(event_type, outcome), events, "{event_type} {outcome}");
+    }
+    recount(&world, &collected).await;
+    assert_eq!(collected.sum("dispatcher_batch_size"), report.claimed as f64);
+    assert_eq!(
+        collected.count("outbox_lag_seconds"),
+        collected.sum("dispatcher_events_total")
+    );
+    assert_eq!(collected.sum("outbox_claims_lost_total"), report.lost as f64);
+    assert!(report.lost >= 1, "{report:?}");
+    assert!(collected.sum("outbox_poll_errors_total") >= 1.0);
+    assert_eq!(collected.sum("outbox_failed_events"), 2.0);
+    assert_eq!(collected.sum("outbox_pending_events"), 0.0);
+    // Handlers ran 6 + 6 + 2 times, and the slow one twice.
+    assert_eq!(collected.count("dispatcher_handler_seconds"), 16.0);
+}
+
+/// The table's own account, by type: completed, failed, and failed attempts.
+async fn recount(world: &World, collected: &Collected) {
+    let rows: Vec<(String, i64, i64, i64)> = sqlx::query_as(
+        "SELECT event_type, count(*) FILTER (WHERE status = 'completed'), count(*) FILTER (WHERE status = 'failed'),
+            sum(retry_count) FROM outbox.outbox GROUP BY event_type",
+    )
+    .fetch_all(world.database.pool())
+    .await
+    .unwrap();
+    for (event_type, completed, failed, attempts) in rows {
+        let of = |outcome: &str| {
+            let labels = [("event_type", event_type.as_str()), ("outcome", outcome)];
+            collected.value("dispatcher_events_total", &labels)
+        };
+        assert_eq!(
+            of("completed") + of("unhandled"),
+            completed as f64,
+            "{event_type}"
+        );
+        assert_eq!(of("failed"), failed as f64, "{event_type}");
+        assert_eq!(of("retry") + of("failed"), attempts as f64, "{event_type}");
+    }
+}
+
+#[test]
+fn ten_thousand_hostile_event_types_make_a_bounded_number_of_labels() {
+    let meters = Meters::new();
+    let metrics = OtelMetrics::new(&meters.meter()).with_known_types(["OrderPlaced"]);
+
+    for n in 0..10_000 {
+        let hostile = EventType::new(format!("x{n}\"}} 1 # {}", "y".repeat(100))).unwrap();
+        metrics.settled(Some(&hostile), OutcomeLabel::Completed, None);
+    }
+    let known = EventType::new("OrderPlaced").unwrap();
+    metrics.settled(Some(&known), OutcomeLabel::Completed, None);
+
+    let collected = meters.collect();
+    let types: BTreeMap<String, f64> = collected
+        .of("dispatcher_events_total")
+        .map(|point| (point.labels["event_type"].clone(), point.value))
+        .collect();
+    assert_eq!(types.len(), LABELS_MAX + 1);
+    assert_eq!(types["OrderPlaced"], 1.0);
+    assert_eq!(types["other"], 10_000.0 - (LABELS_MAX as f64 - 1.0));
+}
+
+#[test]
+fn prometheus_gets_the_names_as_they_are_documented() {
+    let text = PrometheusText::new();
+    let metrics = text.metrics();
+    let event_type = EventType::new("Order\"Placed\\").unwrap();
+
+    metrics.claimed(3);
+    metrics.settled(
+        Some(&event_type),
+        OutcomeLabel::Completed,
+        Some(Duration::from_millis(20)),
+    );
+    metrics.backlog(Backlog {
+        pending: 7,
+        oldest_seconds: 1.5,
+        failed: 2,
+    });
+
+    let page = text.render();
+    assert!(page.contains("outbox_pending_events 7"), "{page}");
+    assert!(page.contains("outbox_lag_seconds_bucket{"), "{page}");
+    assert!(page.contains("outbox_lag_seconds_sum"), "{page}");
+    assert!(page.contains("dispatcher_batch_size_count"), "{page}");
+    let settled = page
+        .lines()
+        .find(|line| line.starts_with("dispatcher_events_total{"))
+        .expect(&page);
+    assert!(
+        settled.contains("event_type=\"Order\\\"Placed\\\\\"") && settled.ends_with(" 1"),
+        "{settled}"
+    );
+}

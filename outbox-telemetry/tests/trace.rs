@@ -1,0 +1,203 @@
+//! One trace, from a request to what follows from its events, over a restart of the process.
+
+mod support;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use opentelemetry::propagation::TextMapPropagator;
+use opentelemetry::trace::{SpanKind, TracerProvider};
+use opentelemetry_sdk::error::OTelSdkResult;
+use opentelemetry_sdk::propagation::TraceContextPropagator;
+use opentelemetry_sdk::trace::{InMemorySpanExporter, SdkTracerProvider, SpanData, SpanExporter};
+use outbox_core::{Context, Event, HandlerError, Relay, RelayHandle};
+use outbox_inproc::Registry;
+use outbox_pg::{Names, PgPublisher, PgSource};
+use outbox_telemetry::{link_to_publisher, stamp};
+use sqlx::PgPool;
+use support::World;
+use tracing::Instrument;
+use tracing_opentelemetry::OpenTelemetrySpanExt;
+use tracing_subscriber::layer::SubscriberExt;
+
+const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
+
+#[derive(serde::Serialize, serde::Deserialize)]
+struct OrderPlaced;
+impl Event for OrderPlaced {
+    const EVENT_TYPE: &'static str = "OrderPlaced";
+}
+#[derive(serde::Serialize, serde::Deserialize)]
+struct OrderBilled;
+impl Event for OrderBilled {
+    const EVENT_TYPE: &'static str = "OrderBilled";
+}
+
+/// What one process has: an exporter, and the subscriber of this thread for as long as the guard lives.
+struct Process {
+    exporter: InMemorySpanExporter,
+    provider: SdkTracerProvider,
+    _guard: tracing::subscriber::DefaultGuard,
+}
+
+fn process() -> Process {
+    let exporter = InMemorySpanExporter::default();
+    let provider = SdkTracerProvider::builder()
+        .with_simple_exporter(exporter.clone())
+        .build();
+    let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer("test"));
+    let guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(layer));
+    Process {
+        exporter,
+        provider,
+        _guard: guard,
+    }
+}
+
+impl Process {
+    fn end(self) -> Vec<SpanData> {
+        drop(self._guard);
+        self.provider.force_flush().unwrap();
+        self.exporter.get_finished_spans().unwrap()
+    }
+}
+
+fn publisher() -> PgPublisher {
+    PgPublisher::new(&Names::default()).stamped(stamp)
+}
+
+async fn relay(world: &World, handlers: Registry) -> RelayHandle {
+    let source = PgSource::builder(world.database.connect_options())
+        .start()
+        .await
+        .unwrap();
+    Relay::builder(Arc::new(source), Arc::new(handlers.build().unwrap()))
+        .link_span(link_to_publisher)
+        .build()
+        .unwrap()
+        .spawn()
+}
+
+fn billing(pool: PgPool) -> Registry {
+    Registry::new()
+        .on("billing", move |_: OrderPlaced, ctx: Context| {
+            let pool = pool.clone();
+            async move {
+                if ctx.attempt() == 1 {
+                    return Err(HandlerError::retry_after(
+                        Duration::from_millis(10),
+                        "bank is closed",
+                    ));
+                }
+                publisher()
+                    .publish(&mut *pool.acquire().await?, &OrderBilled)
+                    .await?;
+                Ok(())
+            }
+        })
+        .on("mail", async |_: OrderBilled, _: Context| Ok(()))
+}
+
+fn find<'a>(spans: &'a [SpanData], name: &str) -> Vec<&'a SpanData> {
+    spans.iter().filter(|span| span.name == name).collect()
+}
+
+fn attribute(span: &SpanData, key: &str) -> String {
+    let found = span.attributes.iter().find(|pair| pair.key.as_str() == key);
+    found.map(|pair| pair.value.to_string()).unwrap_or_default()
+}
+
+#[tokio::test]
+async fn one_trace_spans_the_request_and_everything_that_follows_over_a_restart() {
+    let world = World::new().await;
+
+    let first = process();
+    let request = tracing::info_span!("POST /orders");
+    let headers = std::collections::HashMap::from([(
+        "traceparent".to_owned(),
+        format!("00-{TRACE}-b7ad6b7169203331-01"),
+    )]);
+    request
+        .set_parent(TraceContextPropagator::new().extract(&headers))
+        .unwrap();
+    async {
+        let mut connection = world.database.pool().acquire().await.unwrap();
+        publisher().publish(&mut connection, &OrderPlaced).await.unwrap();
+    }
+    .instrument(request)
+    .await;
+    let before = first.end();
+
+    let second = process();
+    let relay = relay(&world, billing(world.database.pool().clone())).await;
+    world.until("status = 'completed'", 2).await;
+    relay.shutdown().await.unwrap();
+    let after = second.end();
+
+    let request = find(&before, "POST /orders")[0];
+    let consumed = find(&after, "shared.consume_OrderPlaced");
+    let billed = find(&after, "billing");
+    let mailed = find(&after, "shared.consume_OrderBilled")[0];
+    assert_eq!((consumed.len(), billed.len()), (2, 2), "two tries");
+    for span in [&consumed[..], &billed[..], &[mailed, request]].concat() {
+        assert_eq!(span.span_context.trace_id().to_string(), TRACE, "{}", span.name);
+    }
+    for (n, (delivery, handler)) in consumed.iter().zip(&billed).enumerate() {
+        assert_eq!(delivery.parent_span_id, request.span_context.span_id());
+        assert_eq!(delivery.span_kind, SpanKind::Consumer);
+        assert_eq!(handler.parent_span_id, delivery.span_context.span_id());
+        assert_eq!(attribute(delivery, "attempt"), (n + 1).to_string());
+        assert_eq!(attribute(delivery, "outcome"), ["retry", "completed"][n]);
+    }
+    assert!(
+        attribute(billed[0], "exception.message").contains("bank is closed"),
+        "{:?}",
+        billed[0]
+    );
+    assert_eq!(mailed.parent_span_id, billed[1].span_context.span_id());
+}
+
+#[tokio::test]
+async fn without_a_subscriber_nothing_is_stamped_and_everything_works() {
+    let world = World::new().await;
+    let mut connection = world.database.pool().acquire().await.unwrap();
+    publisher().publish(&mut connection, &OrderBilled).await.unwrap();
+
+    let relay = relay(&world, billing(world.database.pool().clone())).await;
+    world
+        .until("status = 'completed' AND headers::text = '{}'", 1)
+        .await;
+    relay.shutdown().await.unwrap();
+}
+
+/// Accepts everything and never answers.
+#[derive(Debug)]
+struct Deaf;
+
+impl SpanExporter for Deaf {
+    async fn export(&self, _: Vec<SpanData>) -> OTelSdkResult {
+        std::future::pending().await
+    }
+}
+
+#[tokio::test]
+async fn an_exporter_that_never_answers_stops_neither_the_relay_nor_its_end() {
+    let world = World::new().await;
+    let provider = SdkTracerProvider::builder().with_batch_exporter(Deaf).build();
+    let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer("test"));
+    let _guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(layer));
+    let relay = relay(&world, billing(world.database.pool().clone())).await;
+    for _ in 0..3000 {
+        let _ = tracing::info_span!("filler").entered();
+    }
+
+    let mut connection = world.database.pool().acquire().await.unwrap();
+    publisher().publish(&mut connection, &OrderPlaced).await.unwrap();
+    world.until("status = 'completed'", 2).await;
+    let stopping = Instant::now();
+    relay.shutdown().await.unwrap();
+
+    assert!(stopping.elapsed() < Relay::STOP_SLACK, "{:?}", stopping.elapsed());
+    // Its end would wait for the exporter.
+    std::mem::forget(provider);
+}
