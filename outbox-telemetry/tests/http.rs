@@ -1,5 +1,7 @@
 //! Probes over HTTP.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::sync::Arc;
 
 use async_trait::async_trait;

@@ -1,5 +1,7 @@
 //! One trace, from a request to what follows from its events, over a restart of the process.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod support;
 
 use std::sync::Arc;
