@@ -44,6 +44,7 @@
 //! | `otel` | metrics and trace context through OpenTelemetry | no |
 //! | `prometheus` | the same metrics as Prometheus text | no |
 //! | `http` | `/healthz`, `/readyz` and `/metrics` as an axum router | no |
+//! | `tokio-postgres`, `diesel-async`, `sea-orm` | publishing in the transactions of these | no |
 //! | `kafka` | publishing to and consuming from Kafka; builds librdkafka, a C library | no |
 
 // Events, and how they get into the outbox.
@@ -51,7 +52,7 @@ pub use outbox_core::{Due, Event, IntoNewEvent, InvalidEvent, NewEvent, PublishE
 #[cfg(feature = "macros")]
 pub use outbox_macros::Event;
 #[cfg(feature = "pg")]
-pub use outbox_pg::{Names, PAYLOAD_BYTES_MAX, PgPublisher};
+pub use outbox_pg::{DeliveryState, Names, PAYLOAD_BYTES_MAX, PgPublisher, PublishStatement, wait_delivered};
 
 // Handlers, and how they are found.
 pub use outbox_core::{Context, Handler, HandlerError, State};
@@ -115,4 +116,6 @@ pub mod __private {
     pub use outbox_inproc::__private::{
         Context, Discovered, HandlerError, HandlerOptions, KeyPolicy, RetryPolicy, default_name, inventory,
     };
+    #[cfg(feature = "pg")]
+    pub use outbox_pg::__private::{FromState, PgConnection};
 }

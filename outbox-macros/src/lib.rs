@@ -85,6 +85,16 @@ pub fn derive_event(input: TokenStream) -> TokenStream {
 /// # }
 /// ```
 ///
+/// A function that takes `&mut PgConnection` second runs in a transaction of its own, with one committed effect per event;
+/// it needs the facade with Postgres, and an `outbox::PgInbox` among the registry's state:
+///
+/// ```text
+/// #[on_event]
+/// async fn bill(event: OrderPlaced, tx: &mut PgConnection, ctx: Context) -> Result<(), HandlerError> { … }
+///
+/// Registry::new().state(PgInbox::new(pool, &Names::default())).discover()
+/// ```
+///
 /// # Options
 /// All are optional; what is left out follows the relay's settings.
 ///

@@ -1,8 +1,8 @@
 //! `#[on_event]`.
 
-use proc_macro2::TokenStream;
+use proc_macro2::{Ident, TokenStream};
 use quote::{quote, quote_spanned};
-use syn::{Error, FnArg, ItemFn, Result, ReturnType, Signature, Type};
+use syn::{Error, FnArg, ItemFn, Path, Result, ReturnType, Signature, Type};
 
 use crate::on_event_options::OnEventOptions;
 use crate::root;
@@ -13,32 +13,25 @@ pub(crate) fn expand(options: TokenStream, function: &ItemFn) -> Result<TokenStr
     let options = OnEventOptions::parse(options)?;
     let signature = &function.sig;
     refuse_other_forms(signature)?;
-    let event = event_type(signature)?;
+    let form = Form::of(signature)?;
+    let event = form.event;
     let root = root::path(options.root.clone(), "outbox-inproc");
 
     let function = &signature.ident;
-    let (pattern, context) = match signature.inputs.len() {
-        2 => (quote!(ctx), Some(quote!(ctx))),
-        _ => (quote!(_), None),
-    };
     let name = match &options.name {
         Some(name) => quote!(#name),
         None => quote!(#root::__private::default_name(::core::module_path!(), ::core::stringify!(#function))),
     };
     let setters = options.setters(&root);
     // Where the compiler has something to say about the future, it points at the function.
-    let handle = quote_spanned! {function.span()=>
-        fn handle(
-            event: #event,
-            #pattern: #root::__private::Context,
-        ) -> impl ::core::future::Future<
-            Output = ::core::result::Result<(), #root::__private::HandlerError>,
-        > + ::core::marker::Send {
-            #function(event, #context)
-        }
+    let span = function.span();
+    let handle = form.handle(function, &root);
+    let handler = match form.transaction {
+        true => quote_spanned!(span=> #root::__private::FromState(handle)),
+        false => quote_spanned!(span=> handle),
     };
-    let register = quote_spanned! {function.span()=>
-        registry.on::<#event>(#root::__private::HandlerOptions::new(#name)#setters, handle)
+    let register = quote_spanned! {span=>
+        registry.on::<#event>(#root::__private::HandlerOptions::new(#name)#setters, #handler)
     };
     Ok(quote! {
         const _: () = {
@@ -83,19 +76,74 @@ fn refuse_other_forms(signature: &Signature) -> Result<()> {
     Ok(())
 }
 
-fn event_type(signature: &Signature) -> Result<&Type> {
-    let inputs: Vec<&FnArg> = signature.inputs.iter().collect();
-    let (Some(FnArg::Typed(event)), ..=2) = (inputs.first(), inputs.len()) else {
-        return Err(Error::new_spanned(
-            &signature.ident,
-            format!("a handler takes the event and, if it wants to, the context: `{FORM}`"),
-        ));
-    };
-    if let Type::Reference(reference) = &*event.ty {
-        return Err(Error::new_spanned(
-            reference,
-            "a handler owns its event: leave out the `&`",
-        ));
+/// What a function takes: the event, a transaction if it wants one, the context if it wants it.
+struct Form<'f> {
+    event: &'f Type,
+    transaction: bool,
+    context: bool,
+}
+
+impl<'f> Form<'f> {
+    fn of(signature: &'f Signature) -> Result<Self> {
+        let inputs: Vec<&FnArg> = signature.inputs.iter().collect();
+        let refused = || {
+            Error::new_spanned(
+                &signature.ident,
+                format!("a handler takes the event and, if it wants to, the context: `{FORM}`"),
+            )
+        };
+        let Some(FnArg::Typed(event)) = inputs.first() else {
+            return Err(refused());
+        };
+        let transaction = inputs.get(1).is_some_and(|input| borrows_mutably(input));
+        let context = inputs.len() > 1 + usize::from(transaction);
+        if inputs.len() > 2 + usize::from(transaction) {
+            return Err(refused());
+        }
+        if let Type::Reference(reference) = &*event.ty {
+            return Err(Error::new_spanned(
+                reference,
+                "a handler owns its event: leave out the `&`",
+            ));
+        }
+        Ok(Self {
+            event: &event.ty,
+            transaction,
+            context,
+        })
     }
-    Ok(&event.ty)
+
+    /// A function that takes everything and passes on what is wanted.
+    fn handle(&self, function: &Ident, root: &Path) -> TokenStream {
+        let event = self.event;
+        let (pattern, context) = match self.context {
+            true => (quote!(ctx), Some(quote!(ctx))),
+            false => (quote!(_), None),
+        };
+        let output = quote!(::core::result::Result<(), #root::__private::HandlerError>);
+        let ctx = quote!(#pattern: #root::__private::Context);
+        match self.transaction {
+            false => quote_spanned! {function.span()=>
+                fn handle(
+                    event: #event,
+                    #ctx,
+                ) -> impl ::core::future::Future<Output = #output> + ::core::marker::Send {
+                    #function(event, #context)
+                }
+            },
+            true => quote_spanned! {function.span()=>
+                fn handle<'t>(
+                    event: #event,
+                    tx: &'t mut #root::__private::PgConnection,
+                    #ctx,
+                ) -> impl ::core::future::Future<Output = #output> + ::core::marker::Send + 't {
+                    #function(event, tx, #context)
+                }
+            },
+        }
+    }
+}
+
+fn borrows_mutably(input: &FnArg) -> bool {
+    matches!(input, FnArg::Typed(input) if matches!(&*input.ty, Type::Reference(reference) if reference.mutability.is_some()))
 }

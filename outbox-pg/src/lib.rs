@@ -1,6 +1,8 @@
 //! The outbox on Postgres: publisher, source, migrations.
 
 pub mod admin;
+mod barrier;
+mod driver;
 mod error;
 mod inbox;
 mod instant;
@@ -11,6 +13,8 @@ mod rights;
 mod source;
 mod sql;
 
+pub use barrier::{DeliveryState, wait_delivered};
+pub use driver::PublishStatement;
 pub use inbox::{
     Batched, Deduplicated, PgInbox, PublishFollowUp, Transactional, TxBatchHandler, TxBatchHandlerFn,
     TxHandler, TxHandlerFn,
@@ -20,3 +24,10 @@ pub use names::Names;
 pub use publisher::{PAYLOAD_BYTES_MAX, PgPublisher};
 pub use rights::Rights;
 pub use source::{PgSource, PgSourceBuilder, StartError};
+
+/// What the code written by `#[on_event]` refers to. Not for use by hand, and free to change.
+#[doc(hidden)]
+pub mod __private {
+    pub use crate::inbox::FromState;
+    pub use sqlx::PgConnection;
+}

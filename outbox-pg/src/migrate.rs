@@ -26,6 +26,7 @@ const MIGRATIONS: &[Migration] = migrations![
     5 "0005_mark",
     6 "0006_admin",
     7 "0007_inbox",
+    8 "0008_publish",
     9 "0009_roles",
 ];
 

@@ -37,8 +37,10 @@ pub struct PgPublisher {
     many: Sql,
     /// For events that have a tenant of their own.
     many_as: Sql,
+    /// For other drivers.
+    pub(crate) text: Sql,
     tenant_id: TenantId,
-    payload_bytes_max: usize,
+    pub(crate) payload_bytes_max: usize,
     stamp: Option<Stamp>,
 }
 
@@ -66,6 +68,7 @@ impl PgPublisher {
             one: Sql::new(names, include_str!("../sql/publish.sql")),
             many: Sql::new(names, include_str!("../sql/publish_all.sql")),
             many_as: Sql::new(names, include_str!("../sql/publish_as.sql")),
+            text: Sql::new(names, include_str!("../sql/publish_text.sql")),
             tenant_id: TenantId::default(),
             payload_bytes_max: PAYLOAD_BYTES_MAX,
             stamp: None,
@@ -192,7 +195,7 @@ impl PgPublisher {
     }
 
     /// The tenant that an event is to have, unless it inherits one.
-    fn tenant_of<'a>(&'a self, event: &'a NewEvent) -> Option<&'a TenantId> {
+    pub(crate) fn tenant_of<'a>(&'a self, event: &'a NewEvent) -> Option<&'a TenantId> {
         let tenant_id = event.tenant_id.as_ref().unwrap_or(&self.tenant_id);
         (!tenant_id.as_str().is_empty()).then_some(tenant_id)
     }
@@ -278,7 +281,7 @@ impl Columns {
     }
 }
 
-fn headers_json(event: &NewEvent) -> Result<String, InvalidEvent> {
+pub(crate) fn headers_json(event: &NewEvent) -> Result<String, InvalidEvent> {
     serde_json::to_string(&event.headers).map_err(|cause| InvalidEvent::Header {
         event_type: event.event_type.clone(),
         name: String::new(),
@@ -287,7 +290,7 @@ fn headers_json(event: &NewEvent) -> Result<String, InvalidEvent> {
 }
 
 /// Microseconds since 1970, or from now; far delays end at the last instant that both sides know.
-fn due(due: Due) -> (Option<i64>, Option<i64>) {
+pub(crate) fn due(due: Due) -> (Option<i64>, Option<i64>) {
     const CENTURY_US: i64 = 100 * 366 * 24 * 3600 * 1_000_000;
     match due {
         Due::AtOnce => (None, None),

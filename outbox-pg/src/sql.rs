@@ -38,6 +38,11 @@ impl Sql {
         self
     }
 
+    /// The statement as it is sent.
+    pub(crate) fn text(&self) -> Arc<str> {
+        Arc::clone(&self.text)
+    }
+
     /// The statement as a query to bind values to.
     pub(crate) fn query(&self) -> Query<'static, Postgres, PgArguments> {
         sqlx::query(AssertSqlSafe(Arc::clone(&self.text))).persistent(self.prepared)

@@ -18,7 +18,7 @@ pub use self::batch::{TxBatchHandler, TxBatchHandlerFn};
 pub use self::batcher::Batched;
 pub use self::dedupe::Deduplicated;
 pub use self::follow_up::PublishFollowUp;
-pub use self::transaction::{Transactional, TxHandler, TxHandlerFn};
+pub use self::transaction::{FromState, Transactional, TxHandler, TxHandlerFn};
 use crate::Names;
 use crate::error::source_error;
 use crate::sql::Sql;

@@ -103,24 +103,44 @@ impl<H> Transactional<H> {
 impl<E: Event, H: TxHandler<E>> Handler<E> for Transactional<H> {
     async fn handle(&self, event: E, ctx: Context) -> Result<(), HandlerError> {
         let name = recorded_name(self.name.as_ref(), &ctx)?;
-        let mut tx = self.inbox.pool.begin().await.map_err(database_error)?;
-        let new = self
-            .inbox
-            .receive(&mut tx, &name, ctx.tenant_id(), ctx.event_id())
-            .await
-            .map_err(database_error)?;
-        if !new {
-            tracing::debug!(event.id = %ctx.event_id(), handler = %name, "outbox_event_known");
-            return Ok(());
-        }
-        self.handler
-            .handle(event, &mut tx, ctx)
-            .await
-            .map_err(passed_on)?;
-        still_open(&mut tx).await.map_err(database_error)?;
-        // A reply that is lost here leaves open whether it was committed. The event is delivered again, and the record says.
-        tx.commit().await.map_err(database_error)
+        handle_once(&self.inbox, &name, &self.handler, (event, ctx)).await
     }
+}
+
+/// A [`Handler`] that runs a [`TxHandler`] on the [`PgInbox`] among the application's state. What `#[on_event]` makes of a
+/// function that takes a transaction.
+#[derive(Debug, Clone)]
+pub struct FromState<H>(pub H);
+
+impl<E: Event, H: TxHandler<E>> Handler<E> for FromState<H> {
+    async fn handle(&self, event: E, ctx: Context) -> Result<(), HandlerError> {
+        let name = recorded_name(None, &ctx)?;
+        let Some(inbox) = ctx.state::<PgInbox>().cloned() else {
+            let remedy = "the handler takes a transaction, and the registry's state has no PgInbox; add it with `Registry::state`";
+            return Err(HandlerError::outage(remedy));
+        };
+        handle_once(&inbox, &name, &self.0, (event, ctx)).await
+    }
+}
+
+async fn handle_once<E: Event>(
+    inbox: &PgInbox,
+    name: &PartName,
+    handler: &impl TxHandler<E>,
+    (event, ctx): (E, Context),
+) -> Result<(), HandlerError> {
+    let mut tx = inbox.pool.begin().await.map_err(database_error)?;
+    let new = inbox
+        .receive(&mut tx, name, ctx.tenant_id(), ctx.event_id())
+        .await;
+    if !new.map_err(database_error)? {
+        tracing::debug!(event.id = %ctx.event_id(), handler = %name, "outbox_event_known");
+        return Ok(());
+    }
+    handler.handle(event, &mut tx, ctx).await.map_err(passed_on)?;
+    still_open(&mut tx).await.map_err(database_error)?;
+    // A reply that is lost here leaves open whether it was committed. The event is delivered again, and the record says.
+    tx.commit().await.map_err(database_error)
 }
 
 /// The name to record under: the given one, or the one that the dispatcher knows the handler by.

@@ -1,0 +1,92 @@
+//! Waiting until events are delivered.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use outbox_core::{EventId, SourceError};
+use sqlx::{PgPool, Row};
+use tokio::time::{Instant, sleep_until};
+use uuid::Uuid;
+
+use crate::Names;
+use crate::error::source_error;
+use crate::sql::Sql;
+
+/// Between two looks at first, and at most: what is delivered at once is seen at once.
+const PAUSE_MIN: Duration = Duration::from_millis(2);
+const PAUSE_MAX: Duration = Duration::from_millis(100);
+
+/// How far the delivery of an event has come.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DeliveryState {
+    /// Every handler has succeeded.
+    Completed,
+    /// It was given up, for this reason.
+    Failed(String),
+    /// It is still to be delivered.
+    Pending,
+    /// It is not there: not committed yet, or completed and deleted.
+    Missing,
+}
+
+impl DeliveryState {
+    fn is_final(&self) -> bool {
+        matches!(self, Self::Completed | Self::Failed(_))
+    }
+}
+
+/// Waits until events are completed or failed, or `timeout` is over, and returns the state of each, in the order of `ids`.
+///
+/// For tests, and for requests whose answer has to show what their events did. It looks at the outbox itself, whichever
+/// relay delivers and wherever that runs; it takes no part in the delivery. Commit before waiting.
+///
+/// # Errors
+/// [`SourceError`] when the database cannot be reached or refuses.
+///
+/// # Cancel safety
+/// Reads only.
+pub async fn wait_delivered(
+    pool: &PgPool,
+    names: &Names,
+    ids: &[EventId],
+    timeout: Duration,
+) -> Result<Vec<DeliveryState>, SourceError> {
+    let look = Sql::new(
+        names,
+        "SELECT id, status, coalesce(error, '') FROM \"outbox\".\"outbox\" WHERE id = ANY ($1)",
+    );
+    let deadline = Instant::now() + timeout;
+    let mut open: Vec<Uuid> = ids.iter().map(EventId::as_uuid).collect();
+    let mut states: HashMap<Uuid, DeliveryState> = HashMap::with_capacity(ids.len());
+    let mut pause = PAUSE_MIN;
+    loop {
+        let failed = |error| source_error("wait for deliveries", error);
+        let rows = look
+            .query()
+            .bind(open.clone())
+            .fetch_all(pool)
+            .await
+            .map_err(failed)?;
+        for row in &rows {
+            let status: &str = row.try_get(1).map_err(failed)?;
+            let state = match status {
+                "completed" => DeliveryState::Completed,
+                "failed" => DeliveryState::Failed(row.try_get(2).map_err(failed)?),
+                _ => DeliveryState::Pending,
+            };
+            states.insert(row.try_get(0).map_err(failed)?, state);
+        }
+        open.retain(|id| !states.get(id).is_some_and(DeliveryState::is_final));
+        let now = Instant::now();
+        if open.is_empty() || now >= deadline {
+            let state = |id: &EventId| states.get(&id.as_uuid()).cloned();
+            return Ok(ids
+                .iter()
+                .map(|id| state(id).unwrap_or(DeliveryState::Missing))
+                .collect());
+        }
+        sleep_until((now + pause).min(deadline)).await;
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
+}

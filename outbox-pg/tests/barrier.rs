@@ -1,0 +1,61 @@
+//! Waiting until events are delivered.
+
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use outbox_core::{Delivered, Delivery, Dispatcher, EventId, Failure, FailureKind, Relay};
+use outbox_pg::{DeliveryState, Names, wait_delivered};
+use support::{World, event};
+
+/// Delivers what is not `"bad"`.
+struct Picky;
+
+#[async_trait]
+impl Dispatcher for Picky {
+    async fn dispatch(&self, delivery: &Delivery) -> Result<Delivered, Failure> {
+        match delivery.envelope.payload.as_str() {
+            "\"bad\"" => Err(Failure::new(FailureKind::Reject, "bad indeed")),
+            _ => Ok(Delivered::Handled),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_barrier_returns_when_every_event_is_completed_or_failed() {
+    let world = World::new().await;
+    let source = Arc::new(world.source().start().await.unwrap());
+    let relay = Relay::builder(source, Arc::new(Picky)).build().unwrap().spawn();
+    let ids = [
+        world.publish(event("1")).await,
+        world.publish(event("\"bad\"")).await,
+        world
+            .publish(event("2").with_delay(Duration::from_millis(300)))
+            .await,
+    ];
+
+    let states = wait_delivered(world.pool(), &Names::default(), &ids, Duration::from_secs(60))
+        .await
+        .unwrap();
+
+    relay.shutdown().await.unwrap();
+    let failed = DeliveryState::Failed("bad indeed".to_owned());
+    assert_eq!(
+        states,
+        [DeliveryState::Completed, failed, DeliveryState::Completed]
+    );
+}
+
+#[tokio::test]
+async fn a_barrier_ends_in_time_and_says_what_is_open() {
+    let world = World::new().await;
+    let ids = [world.publish(event("1")).await, EventId::new()];
+
+    let states = wait_delivered(world.pool(), &Names::default(), &ids, Duration::from_millis(50))
+        .await
+        .unwrap();
+
+    assert_eq!(states, [DeliveryState::Pending, DeliveryState::Missing]);
+}
