@@ -1,6 +1,6 @@
 # The everyday commands. The gate that a change must pass is .ci/run.
 
-.PHONY: run bench test test-kafka lint doc deny
+.PHONY: run bench test test-kafka chaos lint doc deny
 
 # The main job, on a Postgres that it starts itself.
 run:
@@ -13,6 +13,10 @@ test:
 # The Kafka transport as well: needs a C compiler, make, zlib's headers, Java 17 and Maven.
 test-kafka:
 	cargo test --package outbox-kafka --features client --no-fail-fast
+
+# Five minutes of faults by a random seed, which is printed; then the history of it is checked. Not part of the gate.
+chaos:
+	cargo run --package outbox-chaos -- run
 
 # Throughput beside its floor, in one run; wants a quiet machine, and takes minutes.
 bench:

@@ -16,8 +16,10 @@ pub mod history;
 mod publisher;
 pub mod reckoning;
 mod relay;
+mod run;
 mod script;
 
 pub use publisher::{PublisherConfig, publish};
 pub use relay::{RelayConfig, relay};
+pub use run::{Outcome, RunConfig, run};
 pub use script::{Act, Scripted};

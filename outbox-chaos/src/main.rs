@@ -1,11 +1,15 @@
 //! A process of a chaos run: `outbox-chaos relay` and `outbox-chaos publisher` take their configuration as one line of
 //! JSON on stdin, and end with it, or in good order at SIGTERM.
+//!
+//! `outbox-chaos run` starts them, does faults for OUTBOX_CHAOS_SECONDS (300) by OUTBOX_CHAOS_SEED (random), and exits
+//! with 0 only if everything held. The report goes to stdout and to target/chaos/, the history of a run that failed too.
 
 use std::io::{BufRead, Read, stdin};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use outbox::BoxError;
-use outbox_chaos::{publish, relay};
+use outbox_chaos::{RunConfig, publish, relay, run};
 use serde::de::DeserializeOwned;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -15,7 +19,8 @@ async fn main() -> ExitCode {
     let done = match kind.as_str() {
         "relay" => run_relay().await,
         "publisher" => run_publisher().await,
-        _ => Err("usage: outbox-chaos relay|publisher".into()),
+        "run" => run_all().await,
+        _ => Err("usage: outbox-chaos run|relay|publisher".into()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -54,4 +59,34 @@ async fn run_publisher() -> Result<(), BoxError> {
         done = publish(&config) => done,
         _ = terminate.recv() => Ok(()),
     }
+}
+
+/// A number from the environment, or another.
+fn setting(name: &str, otherwise: u64) -> Result<u64, BoxError> {
+    match std::env::var(name) {
+        Ok(text) => text
+            .parse()
+            .map_err(|_| format!("{name} is {text:?}; it takes a whole number").into()),
+        Err(_) => Ok(otherwise),
+    }
+}
+
+async fn run_all() -> Result<(), BoxError> {
+    let config = RunConfig {
+        seed: setting("OUTBOX_CHAOS_SEED", u64::from(fastrand::u32(..)))?,
+        length: Duration::from_secs(setting("OUTBOX_CHAOS_SECONDS", 300)?),
+    };
+    println!("seed {}", config.seed);
+    let outcome = run(config).await?;
+    println!("{}", outcome.report);
+    std::fs::create_dir_all("target/chaos")?;
+    std::fs::write(format!("target/chaos/{}.txt", config.seed), &outcome.report)?;
+    if outcome.verdict.violations.is_empty() {
+        return Ok(std::fs::remove_dir_all(outcome.folder)?);
+    }
+    Err(format!(
+        "something did not hold; the history is in {}",
+        outcome.folder.display()
+    )
+    .into())
 }
