@@ -95,3 +95,46 @@ impl CarefulLane {
         Some((suspect.next, under_way))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lane(suspects: &[(JobId, usize, usize)]) -> CarefulLane {
+        let mut lane = CarefulLane::default();
+        suspects.iter().for_each(|(job, next, last)| {
+            lane.push(Suspect {
+                job: *job,
+                next: *next,
+                last: *last,
+            });
+        });
+        lane
+    }
+
+    #[test]
+    fn one_record_is_under_way_at_a_time_up_to_the_suspect() {
+        let mut lane = lane(&[(1, 2, 3), (2, 0, 0)]);
+
+        let first = lane.offer().unwrap();
+        assert_eq!((first.job, first.index, lane.offer()), (1, 2, None));
+        assert_eq!(lane.acknowledged(first), Step::Next);
+        let second = lane.offer().unwrap();
+        assert_eq!(lane.acknowledged(second), Step::Through(1, 4));
+        assert_eq!(lane.offer().unwrap().job, 2);
+    }
+
+    #[test]
+    fn a_job_that_is_taken_off_makes_reports_about_it_stale() {
+        let mut lane = lane(&[(1, 0, 1), (2, 0, 0)]);
+        let first = lane.offer().unwrap();
+
+        assert_eq!(lane.remove(2), Some((0, false)));
+        assert_eq!(lane.remove(1), Some((0, true)));
+        assert_eq!(lane.remove(1), None);
+
+        assert_eq!(lane.acknowledged(first), Step::Stale);
+        assert_eq!(lane.failed(first), None);
+        assert_eq!(lane.offer(), None);
+    }
+}

@@ -313,3 +313,7 @@ impl Pipeline {
         careful
     }
 }
+
+#[cfg(test)]
+#[path = "pipeline_tests.rs"]
+mod tests;
