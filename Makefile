@@ -6,11 +6,12 @@
 run:
 	cargo run --example quickstart
 
-# Every test of the default features: unit, integration, examples, doctests. Finds or starts a Postgres.
+# Every test: unit, integration, examples, doctests. Finds or starts a Postgres and a Kafka; for Kafka it needs Java 17,
+# Maven, a C compiler, make and zlib's headers.
 test:
 	cargo test --workspace --no-fail-fast
 
-# The Kafka transport as well: needs a C compiler, make, zlib's headers, Java 17 and Maven.
+# The Kafka transport alone.
 test-kafka:
 	cargo test --package outbox-kafka --features client --no-fail-fast
 
