@@ -6,7 +6,8 @@
 # answers: ok | failed
 #
 # Signals are ignored, not handled: a Ctrl-C is for the owner, whose end is then seen here.
-trap '' INT TERM HUP
+# Nor may the answer to an owner who is gone end this process before it has cleaned up: PIPE.
+trap '' INT TERM HUP PIPE
 bin=$1 dir=$2 data=$2/data log=$2/control.log keep=no
 
 start() {

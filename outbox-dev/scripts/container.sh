@@ -2,7 +2,8 @@
 # however that one dies. "up" says that the container exists; before it, the creation may be under way.
 #
 # usage: sh -c "$(cat container.sh)" container NAME      lines: up | keep (remove nothing)      answer: ok
-trap '' INT TERM HUP
+# Nor may the answer to an owner who is gone end this process before it has cleaned up: PIPE.
+trap '' INT TERM HUP PIPE
 tries=40
 while read -r verb; do
     case $verb in

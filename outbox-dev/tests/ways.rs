@@ -3,7 +3,7 @@
 
 use std::{
     io::{BufRead, BufReader, Read},
-    os::unix::process::CommandExt,
+    os::unix::{fs::PermissionsExt, process::CommandExt},
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
@@ -212,6 +212,66 @@ async fn a_server_is_gone_after_sigkill() {
     owner.signal("KILL");
 
     is_gone(&owner.url).await;
+}
+
+/// The supervisor is then about to answer an owner who is gone.
+#[tokio::test]
+async fn nothing_is_left_of_an_owner_killed_during_the_start() {
+    let scratch = std::env::temp_dir().join(format!("killed-{}", std::process::id()));
+    let bin = scratch.join("bin");
+    std::fs::create_dir_all(&bin).unwrap();
+    let open_to_all = |path: &std::path::Path| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o777)).unwrap();
+    };
+    // Programs that are found, and an initdb that says that it began and waits to be let go.
+    let (begun, go) = (scratch.join("begun"), scratch.join("go"));
+    let wait = format!(
+        "#!/bin/sh\ntouch '{}'\nuntil [ -e '{}' ]; do sleep 0.05; done\n",
+        begun.display(),
+        go.display()
+    );
+    for (name, text) in [
+        ("initdb", wait.as_str()),
+        ("pg_ctl", "#!/bin/sh\n"),
+        ("postgres", "#!/bin/sh\n"),
+    ] {
+        std::fs::write(bin.join(name), text).unwrap();
+        open_to_all(&bin.join(name));
+    }
+    open_to_all(&scratch);
+    let set = [
+        ("OUTBOX_DEV_POSTGRES", "local"),
+        ("OUTBOX_POSTGRES_BIN", bin.to_str().unwrap()),
+        ("TMPDIR", scratch.to_str().unwrap()),
+    ];
+    let mut owner = program(&set).spawn().unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    while !begun.exists() {
+        assert!(Instant::now() < deadline, "initdb never began");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+
+    owner.kill().unwrap();
+    owner.wait().unwrap();
+    std::fs::write(&go, "").unwrap();
+
+    let clusters = || {
+        let names = std::fs::read_dir(&scratch)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name());
+        names
+            .filter(|name| name.to_string_lossy().starts_with("outbox-pg-"))
+            .count()
+    };
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while clusters() > 0 {
+        assert!(
+            Instant::now() < deadline,
+            "the supervisor died before it cleaned up"
+        );
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    std::fs::remove_dir_all(scratch).unwrap();
 }
 
 #[tokio::test]
