@@ -18,7 +18,8 @@ remove() {
         # Newer clients call it a success when there is no such container.
         docker container inspect "$1" && docker rm -f -v "$1"
     else
-        curl -fsS --unix-socket /var/run/docker.sock -X DELETE "http://docker/containers/$1?force=1&v=1"
+        socket=${DOCKER_HOST:-unix:///var/run/docker.sock}
+        curl -fsS --unix-socket "${socket#unix://}" -X DELETE "http://docker/containers/$1?force=1&v=1"
     fi
 }
 while [ "$tries" -gt 0 ]; do

@@ -24,7 +24,7 @@ use crate::{
     error::DevError,
     postgres::{ServerOptions, Stop, free_port},
     supervisor::Supervisor,
-    way::Settings,
+    way::{Network, Settings},
 };
 
 const SCRIPT: &str = include_str!("../scripts/container.sh");
@@ -54,6 +54,10 @@ impl Container {
         for (setting, value) in options.settings() {
             arguments.extend(["-c".to_owned(), format!("{setting}={value}")]);
         }
+        if settings.network == Network::Host {
+            let own = [format!("port={port}"), "listen_addresses=127.0.0.1".to_owned()];
+            arguments.extend(own.into_iter().flat_map(|setting| ["-c".to_owned(), setting]));
+        }
 
         // The image starts twice: once to set up, with its log on stdout, then for good.
         let ready = WaitFor::message_on_stderr("database system is ready to accept connections");
@@ -65,8 +69,12 @@ impl Container {
             .with_env_var("POSTGRES_HOST_AUTH_METHOD", "password")
             .with_cmd(arguments)
             .with_container_name(&container_name)
-            .with_startup_timeout(START_TIMEOUT)
-            .with_host_config_modifier(move |config| publish(config, port));
+            .with_label("outbox-dev.port", port.to_string())
+            .with_startup_timeout(START_TIMEOUT);
+        let request = match settings.network {
+            Network::Bridge => request.with_host_config_modifier(move |config| publish(config, port)),
+            Network::Host => request.with_network("host"),
+        };
         let mut supervisor =
             Supervisor::spawn(SCRIPT, &[Path::new(&container_name)], None).map_err(failed)?;
         let started = tokio::time::timeout(START_TIMEOUT, request.start()).await;

@@ -1,4 +1,4 @@
-use std::{fmt, io};
+use std::{fmt, io, sync::Arc};
 
 use crate::way::Way;
 
@@ -13,9 +13,15 @@ pub enum DevError {
     /// No way led to a server.
     #[error("no Postgres could be started or reached; any of three ways would do:{}", listed(.0))]
     NoServer(Vec<(Way, BoxError)>),
+    /// The server that all tests share did not start, as the first of them was told.
+    #[error(transparent)]
+    Shared(Arc<DevError>),
     /// `OUTBOX_DEV_POSTGRES` names no way.
     #[error("OUTBOX_DEV_POSTGRES is {0:?}; it must be one of: url, docker, local")]
     UnknownWay(String),
+    /// `OUTBOX_DEV_DOCKER_NETWORK` names no network.
+    #[error("OUTBOX_DEV_DOCKER_NETWORK is {0:?}; it must be one of: bridge, host")]
+    UnknownNetwork(String),
     /// The server was given by URL, so it is not ours to stop.
     #[error("a server given by URL is not stopped or restarted; use DevPostgres::start_own")]
     NotOurs,

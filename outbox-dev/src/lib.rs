@@ -16,7 +16,7 @@
 //! | Way | Needs | Settings |
 //! | --- | --- | --- |
 //! | `url` | a running server | `DATABASE_URL`; its user must be allowed to create databases |
-//! | `docker` | a Docker engine that answers | `OUTBOX_POSTGRES_IMAGE`, default `postgres:17` |
+//! | `docker` | a Docker engine that answers | `OUTBOX_POSTGRES_IMAGE`, default `postgres:17`; `OUTBOX_DEV_DOCKER_NETWORK=host` where published ports cannot be reached |
 //! | `local` | `initdb`, `pg_ctl` and `postgres` | `OUTBOX_POSTGRES_BIN`, default: `PATH`, then the newest `/usr/lib/postgresql/*/bin` |
 //!
 //! `OUTBOX_DEV_POSTGRES=url|docker|local` forces one. `OUTBOX_DEV_KEEP=1` leaves the server running at

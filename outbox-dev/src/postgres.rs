@@ -3,6 +3,7 @@
 use std::{
     io,
     net::{Ipv4Addr, TcpListener},
+    sync::Arc,
     time::Duration,
 };
 
@@ -114,11 +115,13 @@ impl DevPostgres {
     /// The server that all tests of this process share, started at first use, gone with the process.
     ///
     /// # Errors
-    /// As [`start`](Self::start); the next call tries again.
+    /// As [`start`](Self::start). Later calls give the same error at once: it can take a minute to find out,
+    /// and hundreds of tests ask.
     pub async fn shared() -> Result<&'static Self, DevError> {
         // A static runs no destructor, and need not: the supervisor sees the process end.
-        static SHARED: OnceCell<DevPostgres> = OnceCell::const_new();
-        SHARED.get_or_try_init(Self::start).await
+        static SHARED: OnceCell<Result<DevPostgres, Arc<DevError>>> = OnceCell::const_new();
+        let started = SHARED.get_or_init(|| async { Self::start().await.map_err(Arc::new) }).await;
+        started.as_ref().map_err(|error| DevError::Shared(Arc::clone(error)))
     }
 
     async fn first_of(ways: &[Way], settings: &Settings, options: ServerOptions) -> Result<Self, DevError> {
@@ -244,15 +247,16 @@ impl DevPostgres {
             READY_TIMEOUT
         };
         let deadline = Instant::now() + patience;
-        loop {
-            let connected = tokio::time::timeout_at(deadline, PgConnection::connect_with(&options)).await;
-            match connected.map_err(|elapsed| DevError::control("reach the server", elapsed))? {
+        let mut last = other("no answer");
+        while let Ok(connected) = tokio::time::timeout_at(deadline, PgConnection::connect_with(&options)).await {
+            match connected {
                 Ok(connection) => return Ok(connection.close().await?),
                 Err(error) if self.way() == Way::Url => return Err(error.into()),
-                Err(error) if Instant::now() >= deadline => return Err(error.into()),
-                Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+                Err(error) => last = io::Error::other(error),
             }
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
+        Err(DevError::control("reach the server", last))
     }
 }
 

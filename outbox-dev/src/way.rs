@@ -40,12 +40,34 @@ impl FromStr for Way {
     }
 }
 
+/// How a container is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Network {
+    /// Its port is published on loopback.
+    Bridge,
+    /// It has the host's network, for engines whose published ports cannot be reached.
+    Host,
+}
+
+impl FromStr for Network {
+    type Err = DevError;
+
+    fn from_str(text: &str) -> Result<Self, DevError> {
+        match text {
+            "bridge" => Ok(Self::Bridge),
+            "host" => Ok(Self::Host),
+            other => Err(DevError::UnknownNetwork(other.to_owned())),
+        }
+    }
+}
+
 /// The environment's say, read once per start.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub(crate) forced: Option<Way>,
     pub(crate) url: Option<String>,
     pub(crate) image: String,
+    pub(crate) network: Network,
     pub(crate) bin: Option<PathBuf>,
     pub(crate) keep: bool,
 }
@@ -62,6 +84,7 @@ impl Settings {
             forced: get("OUTBOX_DEV_POSTGRES").map(|text| text.parse()).transpose()?,
             url: get("DATABASE_URL"),
             image: get("OUTBOX_POSTGRES_IMAGE").unwrap_or_else(|| DEFAULT_IMAGE.to_owned()),
+            network: get("OUTBOX_DEV_DOCKER_NETWORK").map_or(Ok(Network::Bridge), |text| text.parse())?,
             bin: get("OUTBOX_POSTGRES_BIN").map(PathBuf::from),
             keep: get("OUTBOX_DEV_KEEP").is_some(),
         })
@@ -103,6 +126,7 @@ mod tests {
         assert_eq!(settings.ways(), [Way::Url, Way::Docker, Way::Local]);
         assert_eq!(settings.ways_to_own(), [Way::Docker, Way::Local]);
         assert_eq!(settings.image, "postgres:17");
+        assert_eq!(settings.network, Network::Bridge);
     }
 
     #[test]
@@ -127,6 +151,14 @@ mod tests {
         let error = settings(&[("OUTBOX_DEV_POSTGRES", "podman")]).unwrap_err();
 
         let message = "OUTBOX_DEV_POSTGRES is \"podman\"; it must be one of: url, docker, local";
+        assert_eq!(error.to_string(), message);
+    }
+
+    #[test]
+    fn an_unknown_network_is_refused_by_name() {
+        let error = settings(&[("OUTBOX_DEV_DOCKER_NETWORK", "none")]).unwrap_err();
+
+        let message = "OUTBOX_DEV_DOCKER_NETWORK is \"none\"; it must be one of: bridge, host";
         assert_eq!(error.to_string(), message);
     }
 

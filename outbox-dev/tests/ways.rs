@@ -132,7 +132,7 @@ async fn a_container_is_removed_after_sigkill() {
     let port = owner.url.rsplit([':', '/']).nth(1).unwrap().to_owned();
     let list = || {
         Command::new("docker")
-            .args(["ps", "-aq", "--filter", &format!("publish={port}")])
+            .args(["ps", "-aq", "--filter", &format!("label=outbox-dev.port={port}")])
             .output()
             .unwrap()
     };
