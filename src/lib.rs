@@ -52,7 +52,7 @@ pub use outbox_core::{Due, Event, IntoNewEvent, InvalidEvent, NewEvent, PublishE
 #[cfg(feature = "macros")]
 pub use outbox_macros::Event;
 #[cfg(feature = "pg")]
-pub use outbox_pg::{DeliveryState, Names, PAYLOAD_BYTES_MAX, PgPublisher, PublishStatement, wait_delivered};
+pub use outbox_pg::{DeliveryState, Names, PgPublisher, PublishStatement, wait_delivered};
 
 // Handlers, and how they are found.
 pub use outbox_core::{Context, Handler, HandlerError, State};
@@ -103,9 +103,9 @@ pub use outbox_telemetry::{health_router, metrics_router};
 pub use outbox_core::telemetry;
 pub use outbox_core::{
     AggregateId, AggregateType, BoxError, ClaimRequest, ClaimToken, Claimed, Delivered, Delivery, Dispatcher,
-    EncodeError, Envelope, EventId, EventType, Failure, FailureKind, HEADER_BYTES_MAX, Headers, Limits,
-    Listening, OrderingKey, Outcome, PartName, Payload, Position, RunResult, Settled, Settlement, Source,
-    SourceError, SourceErrorKind, TenantId, TextError, Undecodable, Wakeup, header,
+    Envelope, EventId, EventType, Failure, FailureKind, HEADER_BYTES_MAX, Headers, Limits, Listening,
+    OrderingKey, Outcome, PAYLOAD_BYTES_MAX, PartName, Payload, Position, RunResult, Settled, Settlement,
+    Source, SourceError, SourceErrorKind, TenantId, TextError, Undecodable, Wakeup, header,
 };
 
 /// What the code written by the macros refers to. Not for use by hand, and free to change.

@@ -87,7 +87,6 @@
 pub mod conformance;
 mod context;
 mod dispatcher;
-mod encode;
 mod envelope;
 mod error;
 mod event;
@@ -108,13 +107,14 @@ mod text;
 
 pub use context::{Context, State};
 pub use dispatcher::{Delivered, Delivery, Dispatcher, Failure, FailureKind, Limits, RunResult};
-pub use encode::EncodeError;
 pub use envelope::{Envelope, Headers, Payload, header};
 pub use error::{BoxError, ConfigError, SourceError, SourceErrorKind};
 pub use event::Event;
 pub use handler::{Handler, HandlerError};
 pub use id::{ClaimToken, EventId, Position};
-pub use new_event::{Due, HEADER_BYTES_MAX, IntoNewEvent, InvalidEvent, NewEvent, PublishError, Published};
+pub use new_event::{
+    Due, HEADER_BYTES_MAX, IntoNewEvent, InvalidEvent, NewEvent, PAYLOAD_BYTES_MAX, PublishError, Published,
+};
 pub use policy::{KeyPolicy, Next, Policy, RetryPolicy};
 pub use prefix::PrefixTracker;
 pub use relay::{Health, Relay, RelayBuilder, RelayError, RelayHandle, Report};

@@ -93,6 +93,9 @@ pub struct NewEvent {
     pub due: Due,
 }
 
+/// The most bytes of payload that an event may have unless a publisher says otherwise: 1 MiB.
+pub const PAYLOAD_BYTES_MAX: usize = 1 << 20;
+
 /// The most bytes that the headers of one event may have together.
 pub const HEADER_BYTES_MAX: usize = 16 * 1024;
 
@@ -192,6 +195,21 @@ impl NewEvent {
     pub fn with_delay(mut self, delay: Duration) -> Self {
         self.due = Due::After(delay);
         self
+    }
+
+    /// The event as a store holds it that took it at that time.
+    pub(crate) fn into_envelope(self, created_at: Timestamp) -> Envelope {
+        Envelope {
+            id: self.id,
+            event_type: self.event_type,
+            aggregate_type: self.aggregate_type,
+            aggregate_id: self.aggregate_id,
+            ordering_key: self.ordering_key,
+            tenant_id: self.tenant_id.unwrap_or_default(),
+            payload: self.payload,
+            headers: self.headers,
+            created_at,
+        }
     }
 
     /// Checks what a store cannot hold or a transport cannot carry.

@@ -120,8 +120,12 @@ impl DevPostgres {
     pub async fn shared() -> Result<&'static Self, DevError> {
         // A static runs no destructor, and need not: the supervisor sees the process end.
         static SHARED: OnceCell<Result<DevPostgres, Arc<DevError>>> = OnceCell::const_new();
-        let started = SHARED.get_or_init(|| async { Self::start().await.map_err(Arc::new) }).await;
-        started.as_ref().map_err(|error| DevError::Shared(Arc::clone(error)))
+        let started = SHARED
+            .get_or_init(|| async { Self::start().await.map_err(Arc::new) })
+            .await;
+        started
+            .as_ref()
+            .map_err(|error| DevError::Shared(Arc::clone(error)))
     }
 
     async fn first_of(ways: &[Way], settings: &Settings, options: ServerOptions) -> Result<Self, DevError> {
@@ -248,7 +252,9 @@ impl DevPostgres {
         };
         let deadline = Instant::now() + patience;
         let mut last = other("no answer");
-        while let Ok(connected) = tokio::time::timeout_at(deadline, PgConnection::connect_with(&options)).await {
+        while let Ok(connected) =
+            tokio::time::timeout_at(deadline, PgConnection::connect_with(&options)).await
+        {
             match connected {
                 Ok(connection) => return Ok(connection.close().await?),
                 Err(error) if self.way() == Way::Url => return Err(error.into()),

@@ -15,6 +15,8 @@ use crate::sql::Sql;
 /// Between two looks at first, and at most: what is delivered at once is seen at once.
 const PAUSE_MIN: Duration = Duration::from_millis(2);
 const PAUSE_MAX: Duration = Duration::from_millis(100);
+/// As good as for ever, and still an instant that the clock can name.
+const TIMEOUT_MAX: Duration = Duration::from_secs(86_400 * 365 * 30);
 
 /// How far the delivery of an event has come.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,7 +58,7 @@ pub async fn wait_delivered(
         names,
         "SELECT id, status, coalesce(error, '') FROM \"outbox\".\"outbox\" WHERE id = ANY ($1)",
     );
-    let deadline = Instant::now() + timeout;
+    let deadline = Instant::now() + timeout.min(TIMEOUT_MAX);
     let mut open: Vec<Uuid> = ids.iter().map(EventId::as_uuid).collect();
     let mut states: HashMap<Uuid, DeliveryState> = HashMap::with_capacity(ids.len());
     let mut pause = PAUSE_MIN;

@@ -21,7 +21,7 @@ pub use inbox::{
 };
 pub use migrate::{MigrateError, SCHEMA_VERSION, check_version, migrate, migration_sql};
 pub use names::Names;
-pub use publisher::{PAYLOAD_BYTES_MAX, PgPublisher};
+pub use publisher::PgPublisher;
 pub use rights::Rights;
 pub use source::{PgSource, PgSourceBuilder, StartError};
 

@@ -57,9 +57,6 @@ impl fmt::Debug for PgPublisher {
     }
 }
 
-/// The most bytes of payload that an event may have unless set otherwise: 1 MiB.
-pub const PAYLOAD_BYTES_MAX: usize = 1 << 20;
-
 impl PgPublisher {
     /// A publisher for the outbox of that name.
     #[must_use]

@@ -16,8 +16,8 @@ pub use row::Status;
 use store::Store;
 
 use crate::{
-    ClaimRequest, ClaimToken, Claimed, EncodeError, Envelope, Event, EventId, Listening, OrderingKey,
-    Settled, Settlement, Source, SourceError, TenantId, Undecodable, Wakeup,
+    ClaimRequest, ClaimToken, Claimed, Due, Envelope, EventId, IntoNewEvent, InvalidEvent, Listening,
+    OrderingKey, PAYLOAD_BYTES_MAX, Settled, Settlement, Source, SourceError, TenantId, Undecodable, Wakeup,
 };
 
 /// Events kept in memory. Follows the whole contract of [`Source`], durability aside.
@@ -33,7 +33,7 @@ use crate::{
 /// let source = MemorySource::new();
 /// let id = source.publish(&OrderPlaced { order: 7 })?;
 /// assert_eq!(source.status(id), Some(Status::Pending));
-/// # Ok::<(), outbox_core::EncodeError>(())
+/// # Ok::<(), outbox_core::InvalidEvent>(())
 /// ```
 #[derive(Debug)]
 pub struct MemorySource {
@@ -41,6 +41,9 @@ pub struct MemorySource {
     published: Notify,
     secret: i64,
 }
+
+/// As good as never, and still an instant that the clock can name.
+const DELAY_MAX: Duration = Duration::from_secs(86_400 * 365 * 30);
 
 /// How many events stand where.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -73,14 +76,22 @@ impl MemorySource {
         }
     }
 
-    /// Publishes an event, due at once.
+    /// Publishes an event: a reference to an [`Event`](crate::Event), or a [`NewEvent`](crate::NewEvent). An id that its
+    /// tenant has already adds nothing.
     ///
     /// # Errors
-    /// [`EncodeError`] when a name is not acceptable or the value cannot be JSON.
-    pub fn publish<E: Event>(&self, event: &E) -> Result<EventId, EncodeError> {
-        let envelope = Envelope::from_event(event, Timestamp::now())?;
-        let id = envelope.id;
-        self.publish_envelope(envelope);
+    /// [`InvalidEvent`] says what is wrong with it; the limits are those of the other publishers.
+    pub fn publish(&self, event: impl IntoNewEvent) -> Result<EventId, InvalidEvent> {
+        let event = event.into_new_event()?;
+        event.check(PAYLOAD_BYTES_MAX)?;
+        let now = Timestamp::now();
+        let delay = match event.due {
+            Due::AtOnce => Duration::ZERO,
+            Due::At(instant) => Duration::try_from(instant.duration_since(now)).unwrap_or_default(),
+            Due::After(delay) => delay,
+        };
+        let id = event.id;
+        self.publish_after(event.into_envelope(now), delay);
         Ok(id)
     }
 
@@ -91,7 +102,7 @@ impl MemorySource {
 
     /// Publishes an envelope that is due after `delay`; `false` when its tenant has an event of that id already.
     pub fn publish_after(&self, envelope: Envelope, delay: Duration) -> bool {
-        let time = (!delay.is_zero()).then(|| Instant::now() + delay);
+        let time = (!delay.is_zero()).then(|| Instant::now() + delay.min(DELAY_MAX));
         self.add(Row::new(envelope), time)
     }
 
