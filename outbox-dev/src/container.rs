@@ -27,7 +27,8 @@ use crate::{
     way::{Network, Settings},
 };
 
-const SCRIPT: &str = include_str!("../scripts/container.sh");
+/// For a supervisor: removes the container that it is given when its owner is gone.
+pub(crate) const REMOVE_AT_END: &str = include_str!("../scripts/container.sh");
 /// Generous: the image may have to be pulled first.
 const START_TIMEOUT: Duration = Duration::from_secs(300);
 const STOP_TIMEOUT: Duration = Duration::from_secs(60);
@@ -72,11 +73,11 @@ impl Container {
             .with_label("outbox-dev.port", port.to_string())
             .with_startup_timeout(START_TIMEOUT);
         let request = match settings.network {
-            Network::Bridge => request.with_host_config_modifier(move |config| publish(config, port)),
+            Network::Bridge => request.with_host_config_modifier(move |config| publish(config, 5432, port)),
             Network::Host => request.with_network("host"),
         };
         let mut supervisor =
-            Supervisor::spawn(SCRIPT, &[Path::new(&container_name)], None).map_err(failed)?;
+            Supervisor::spawn(REMOVE_AT_END, &[Path::new(&container_name)], None).map_err(failed)?;
         let started = tokio::time::timeout(START_TIMEOUT, request.start()).await;
         // Whether it came up or not, nothing more is being created now.
         supervisor.tell("up").map_err(failed)?;
@@ -146,7 +147,7 @@ async fn is_running(docker: &Docker, name: &str) -> Result<bool, testcontainers:
 }
 
 /// Loopback only, unless the engine is on another machine.
-fn publish(config: &mut HostConfig, port: u16) {
+pub(crate) fn publish(config: &mut HostConfig, inside: u16, port: u16) {
     let remote = env::var("DOCKER_HOST").is_ok_and(|host| !host.starts_with("unix:"));
     let host_ip = (!remote).then(|| "127.0.0.1".to_owned());
     let binding = PortBinding {
@@ -154,11 +155,11 @@ fn publish(config: &mut HostConfig, port: u16) {
         host_port: Some(port.to_string()),
     };
     config.publish_all_ports = Some(false);
-    config.port_bindings = Some(HashMap::from([("5432/tcp".to_owned(), Some(vec![binding]))]));
+    config.port_bindings = Some(HashMap::from([(format!("{inside}/tcp"), Some(vec![binding]))]));
 }
 
 /// `name:tag` at the last colon, which is no tag where a slash follows (a registry's port).
-fn split_image(image: &str) -> (&str, &str) {
+pub(crate) fn split_image(image: &str) -> (&str, &str) {
     match image.rsplit_once(':') {
         Some((name, tag)) if !tag.contains('/') => (name, tag),
         _ => (image, "latest"),

@@ -3,29 +3,20 @@
 //! | Way | Needs | Settings |
 //! | --- | --- | --- |
 //! | address | a running cluster | `OUTBOX_KAFKA_BOOTSTRAP` |
-//! | docker | a Docker engine that answers | `OUTBOX_KAFKA_IMAGE`, default `apache/kafka:4.1.0` |
+//! | docker | a Docker engine that answers | `OUTBOX_KAFKA_IMAGE`, default `apache/kafka:4.1.0`; `scripts/kafka-image.sh` builds one |
 //! | script | Java 17 and Maven | those of `scripts/kafka-broker.sh` |
 //!
 //! `OUTBOX_DEV_KAFKA=address|docker|script` forces one.
 
+mod container;
+mod script;
+
 use std::env;
-use std::ffi::OsString;
-use std::io;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-use std::time::Duration;
 
-use testcontainers::core::{IntoContainerPort, WaitFor};
-use testcontainers::runners::AsyncRunner;
-use testcontainers::{ContainerAsync, GenericImage, ImageExt};
-use uuid::Uuid;
+use container::Container;
+use script::Script;
 
-use crate::error::{DevError, other, with_causes};
-use crate::postgres::free_port;
-
-const DEFAULT_IMAGE: &str = "apache/kafka:4.1.0";
-/// Generous: the jars or the image may have to be fetched first.
-const START_TIMEOUT: Duration = Duration::from_secs(300);
+use crate::error::{DevError, with_causes};
 
 /// A Kafka cluster of one node. One of our own ends with this handle, or with the process if that is killed.
 #[derive(Debug)]
@@ -37,7 +28,7 @@ pub struct DevKafka {
 #[derive(Debug)]
 enum Backing {
     Address,
-    Container(Box<ContainerAsync<GenericImage>>),
+    Container(Container),
     Script(Script),
 }
 
@@ -108,11 +99,11 @@ impl DevKafka {
     /// What was started ends with the process.
     pub async fn start_own() -> Result<Self, DevError> {
         let docker = match forced().as_deref() {
-            None | Some("address") => match start_container().await {
-                Ok(broker) => return Ok(broker),
+            None | Some("address") => match Container::start().await {
+                Ok(container) => return Ok(Self::in_container(container)),
                 Err(error) => with_causes(&error),
             },
-            Some("docker") => return start_container().await,
+            Some("docker") => return Container::start().await.map(Self::in_container),
             Some(_) => "not tried".to_owned(),
         };
         let started = Self::start_with(KafkaOptions::default()).await;
@@ -125,6 +116,13 @@ impl DevKafka {
             );
             DevError::control("start a Kafka broker", text)
         })
+    }
+
+    fn in_container(container: Container) -> Self {
+        Self {
+            bootstrap: container.bootstrap(),
+            backing: Backing::Container(container),
+        }
     }
 
     /// A broker of our own with settings of the test's, always by the script.
@@ -162,11 +160,7 @@ impl DevKafka {
             (Backing::Address, _) => Err(DevError::NotOurs),
             (Backing::Script(script), KafkaStop::Orderly) => script.run("stop").await.map(drop),
             (Backing::Script(script), KafkaStop::Kill) => script.run("kill").await.map(drop),
-            (Backing::Container(container), how) => {
-                let seconds = if how == KafkaStop::Kill { 0 } else { 30 };
-                let stopped = container.stop_with_timeout(Some(seconds)).await;
-                stopped.map_err(|error| DevError::control("stop the container", error))
-            }
+            (Backing::Container(container), how) => container.stop(how).await,
         }
     }
 
@@ -181,127 +175,11 @@ impl DevKafka {
         match &self.backing {
             Backing::Address => Err(DevError::NotOurs),
             Backing::Script(script) => script.run("start").await.map(drop),
-            Backing::Container(container) => {
-                let started = container.start().await;
-                started.map_err(|error| DevError::control("start the container again", error))
-            }
+            Backing::Container(container) => container.resume().await,
         }
     }
 }
 
 fn forced() -> Option<String> {
     env::var("OUTBOX_DEV_KAFKA").ok().filter(|way| !way.is_empty())
-}
-
-/// A broker by `scripts/kafka-broker.sh`; dropping it removes it.
-#[derive(Debug)]
-struct Script {
-    dir: PathBuf,
-    advertised_port: Option<u16>,
-}
-
-impl Script {
-    fn new(options: KafkaOptions) -> io::Result<Self> {
-        let dir = env::temp_dir().join(format!("outbox-kafka-{}", Uuid::new_v4().simple()));
-        std::fs::create_dir_all(&dir)?;
-        std::fs::write(dir.join("extra.properties"), options.properties)?;
-        Ok(Self {
-            dir,
-            advertised_port: options.advertised_port,
-        })
-    }
-
-    /// Runs a command of the script and returns what it prints.
-    async fn run(&self, command: &'static str) -> Result<String, DevError> {
-        let mut process = self.process(command);
-        let output = tokio::task::spawn_blocking(move || process.output()).await;
-        let failed = |error| DevError::control("run scripts/kafka-broker.sh", error);
-        let output = output.map_err(io::Error::other).map_err(failed)?;
-        output.and_then(|output| answer(&output)).map_err(failed)
-    }
-
-    fn process(&self, command: &str) -> Command {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/kafka-broker.sh");
-        let mut process = Command::new(script);
-        process
-            .arg(command)
-            .arg(&self.dir)
-            .env("OUTBOX_KAFKA_OWNER", std::process::id().to_string())
-            .env("OUTBOX_KAFKA_PROPERTIES", self.dir.join("extra.properties"))
-            .stdin(std::process::Stdio::null());
-        if let Some(port) = self.advertised_port {
-            process.env("OUTBOX_KAFKA_ADVERTISED", OsString::from(port.to_string()));
-        }
-        process
-    }
-}
-
-impl Drop for Script {
-    fn drop(&mut self) {
-        if let Err(error) = self.process("remove").output() {
-            tracing::warn!(%error, "a Kafka broker is left until the process ends");
-        }
-    }
-}
-
-fn answer(output: &Output) -> io::Result<String> {
-    if output.status.success() {
-        Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
-    } else {
-        Err(other(String::from_utf8_lossy(&output.stderr)))
-    }
-}
-
-async fn start_container() -> Result<DevKafka, DevError> {
-    let failed = |error| DevError::control("start a Kafka container", error);
-    let image = env::var("OUTBOX_KAFKA_IMAGE")
-        .ok()
-        .filter(|image| !image.is_empty());
-    let image = image.unwrap_or_else(|| DEFAULT_IMAGE.to_owned());
-    let (name, tag) = match image.rsplit_once(':') {
-        Some((name, tag)) if !tag.contains('/') => (name, tag),
-        _ => (image.as_str(), "latest"),
-    };
-    // Fixed, because clients are told it, and one that Docker picks is another one after a restart.
-    let port = free_port().map_err(|error| DevError::control("find a free port", error))?;
-    let mut request = GenericImage::new(name, tag)
-        .with_wait_for(WaitFor::message_on_stdout("Kafka Server started"))
-        .with_mapped_port(port, 9092.tcp())
-        .with_startup_timeout(START_TIMEOUT);
-    for (name, value) in container_env(port) {
-        request = request.with_env_var(name, value);
-    }
-    let container = tokio::time::timeout(START_TIMEOUT, request.start()).await;
-    let container = container.map_err(|elapsed| DevError::control("start a Kafka container", elapsed))?;
-    Ok(DevKafka {
-        bootstrap: format!("127.0.0.1:{port}"),
-        backing: Backing::Container(Box::new(container.map_err(failed)?)),
-    })
-}
-
-fn container_env(port: u16) -> [(&'static str, String); 12] {
-    let one = || "1".to_owned();
-    [
-        ("KAFKA_NODE_ID", one()),
-        ("KAFKA_PROCESS_ROLES", "broker,controller".to_owned()),
-        (
-            "KAFKA_LISTENERS",
-            "PLAINTEXT://:9092,CONTROLLER://localhost:9093".to_owned(),
-        ),
-        (
-            "KAFKA_ADVERTISED_LISTENERS",
-            format!("PLAINTEXT://127.0.0.1:{port}"),
-        ),
-        ("KAFKA_CONTROLLER_LISTENER_NAMES", "CONTROLLER".to_owned()),
-        (
-            "KAFKA_LISTENER_SECURITY_PROTOCOL_MAP",
-            "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT".to_owned(),
-        ),
-        ("KAFKA_CONTROLLER_QUORUM_VOTERS", "1@localhost:9093".to_owned()),
-        ("KAFKA_OFFSETS_TOPIC_REPLICATION_FACTOR", one()),
-        ("KAFKA_TRANSACTION_STATE_LOG_REPLICATION_FACTOR", one()),
-        ("KAFKA_TRANSACTION_STATE_LOG_MIN_ISR", one()),
-        ("KAFKA_GROUP_INITIAL_REBALANCE_DELAY_MS", "0".to_owned()),
-        ("KAFKA_AUTO_CREATE_TOPICS_ENABLE", "false".to_owned()),
-    ]
 }
