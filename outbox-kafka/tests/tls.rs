@@ -1,4 +1,5 @@
-//! TLS: a listener whose certificate is right, one of another authority, and one of another host.
+//! TLS and SASL: a listener whose certificate is right, one of another authority, one of another host; a password that is
+//! right, and a wrong one.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has to panic")]
 
@@ -50,8 +51,8 @@ fn certificates(dir: &Path, host: &str) {
     std::fs::write(dir.join("keystore.pem"), read("broker.key") + &read("broker.pem")).unwrap();
 }
 
-/// A broker with a TLS listener beside the plain one, and its port.
-async fn broker(dir: &Path) -> (DevKafka, u16) {
+/// A broker with a listener of that protocol beside the plain one, and its port.
+async fn broker(dir: &Path, protocol: &str, properties: &str) -> (DevKafka, u16) {
     let port = std::net::TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
@@ -59,8 +60,8 @@ async fn broker(dir: &Path) -> (DevKafka, u16) {
         .port();
     let plain = 15_000 + port % 5_000;
     let properties = format!(
-        "listeners=PLAINTEXT://127.0.0.1:{plain},SSL://127.0.0.1:{port},CONTROLLER://127.0.0.1:{}\n\
-         advertised.listeners=PLAINTEXT://127.0.0.1:{plain},SSL://127.0.0.1:{port}\n\
+        "{properties}\nlisteners=PLAINTEXT://127.0.0.1:{plain},{protocol}://127.0.0.1:{port},CONTROLLER://127.0.0.1:{}\n\
+         advertised.listeners=PLAINTEXT://127.0.0.1:{plain},{protocol}://127.0.0.1:{port}\n\
          controller.quorum.bootstrap.servers=127.0.0.1:{}\n\
          ssl.keystore.type=PEM\nssl.keystore.location={}\n",
         plain + 10_000,
@@ -81,11 +82,14 @@ async fn broker(dir: &Path) -> (DevKafka, u16) {
     (broker, port)
 }
 
-async fn deliver(port: u16, authority: &Path) -> Result<Delivered, outbox_core::Failure> {
-    let settings = KafkaSettings::new(format!("127.0.0.1:{port}"))
+fn tls(port: u16, authority: &Path) -> KafkaSettings {
+    KafkaSettings::new(format!("127.0.0.1:{port}"))
         .with("security.protocol", "SSL")
         .with("ssl.key.password", SECRET)
-        .with("ssl.ca.location", authority.display().to_string());
+        .with("ssl.ca.location", authority.display().to_string())
+}
+
+async fn deliver(settings: KafkaSettings) -> Result<Delivered, outbox_core::Failure> {
     let mapping = RecordMapping::new(TopicRule::fixed(TopicName::new("safe").unwrap()));
     let options = DispatcherOptions::default().with_delivery_timeout(Duration::from_secs(5));
     let dispatcher = KafkaDispatcher::new(&settings, mapping, options).unwrap();
@@ -112,10 +116,10 @@ async fn a_broker_is_trusted_for_its_authority_only() {
     let (right, wrong) = (folder("right"), folder("wrong"));
     certificates(&right, "IP:127.0.0.1");
     certificates(&wrong, "IP:127.0.0.1");
-    let (_broker, port) = broker(&right).await;
+    let (_broker, port) = broker(&right, "SSL", "").await;
 
-    let delivered = deliver(port, &right.join("ca.pem")).await;
-    let refused = deliver(port, &wrong.join("ca.pem")).await.unwrap_err();
+    let delivered = deliver(tls(port, &right.join("ca.pem"))).await;
+    let refused = deliver(tls(port, &wrong.join("ca.pem"))).await.unwrap_err();
 
     assert_eq!(delivered.unwrap(), Delivered::Handled);
     assert_eq!(refused.kind, FailureKind::Outage);
@@ -129,10 +133,37 @@ async fn a_broker_is_trusted_for_its_authority_only() {
 async fn a_certificate_of_another_host_is_refused() {
     let dir = folder("host");
     certificates(&dir, "DNS:elsewhere.example");
-    let (_broker, port) = broker(&dir).await;
+    let (_broker, port) = broker(&dir, "SSL", "").await;
 
-    let refused = deliver(port, &dir.join("ca.pem")).await.unwrap_err();
+    let refused = deliver(tls(port, &dir.join("ca.pem"))).await.unwrap_err();
 
     assert_eq!(refused.kind, FailureKind::Outage);
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wrong_password_is_an_outage_that_names_no_password() {
+    let dir = folder("sasl");
+    certificates(&dir, "IP:127.0.0.1");
+    let login = "org.apache.kafka.common.security.plain.PlainLoginModule required";
+    let properties = format!(
+        "listener.name.sasl_ssl.sasl.enabled.mechanisms=PLAIN\n\
+         listener.name.sasl_ssl.plain.sasl.jaas.config={login} user_shop=\"{SECRET}\";"
+    );
+    let (_broker, port) = broker(&dir, "SASL_SSL", &properties).await;
+    let settings = |password: &str| {
+        tls(port, &dir.join("ca.pem"))
+            .with("security.protocol", "SASL_SSL")
+            .with("sasl.mechanisms", "PLAIN")
+            .with("sasl.username", "shop")
+            .with("sasl.password", password)
+    };
+
+    let delivered = deliver(settings(SECRET)).await;
+    let refused = deliver(settings("an0ther-secret")).await.unwrap_err();
+
+    assert_eq!(delivered.unwrap(), Delivered::Handled);
+    assert_eq!(refused.kind, FailureKind::Outage);
+    assert!(!format!("{refused:?}").contains("an0ther-secret"));
     std::fs::remove_dir_all(dir).unwrap();
 }
