@@ -13,8 +13,8 @@ BEGIN
 END
 $$;
 
--- Makes the first event of a key that stands in line due, unless the key is blocked. Call it holding lock 1, or the
--- row lock of the lease that has the key.
+-- Makes the first event of a key that stands in line due, unless the key is blocked. Call it holding the row lock of the
+-- lease that has the key, or lock 1 while no lease has it.
 CREATE FUNCTION "outbox"."outbox_promote"(p_tenant text, p_key text, p_now timestamptz) RETURNS void LANGUAGE plpgsql
     SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 BEGIN
@@ -144,7 +144,7 @@ CREATE TYPE "outbox"."outbox_facts" AS (
     mark bigint, lease_mark bigint,
     -- The strictest kind of suspect that the relay may take beside the lone leases it has.
     alone_max integer,
-    -- Paused types; whether any key is blocked, any key has a line, any event is barred.
+    -- Paused types; whether any key was blocked or had a line just then, whether any event is barred.
     paused text[], blocked boolean, line boolean, barred boolean,
     -- Whether fresh events are all there is, and only keys in flight may stand in their way.
     plain boolean);
@@ -173,13 +173,20 @@ BEGIN
 END
 $$;
 
--- The look of most claims: fresh events only, and of the verdicts below only take and busy.
+-- The look of most claims: fresh events only, and of the verdicts below only take and busy. Settlements do not wait for
+-- lock 1: since the facts were read, one may have put an event back into its line, or blocked its key, and freed the key.
+-- So the statement that finds a key free asks once more whether there is anything of that kind: seen is -1 if so.
 CREATE FUNCTION "outbox"."outbox_look_plainly"(p_facts "outbox"."outbox_facts", p_window integer)
     RETURNS "outbox"."outbox_look" LANGUAGE plpgsql AS $$
 DECLARE
     v_look "outbox"."outbox_look";
 BEGIN
-    SELECT count(*),
+    SELECT CASE
+            WHEN coalesce(bool_or(event.key IS NOT NULL), false)
+                AND (EXISTS (SELECT FROM "outbox"."outbox" AS earlier
+                        WHERE earlier.status = 'pending' AND earlier.class <> 'fresh' AND earlier.ordering_key IS NOT NULL)
+                    OR EXISTS (SELECT FROM "outbox"."outbox_block" AS block WHERE block.scope = 'key')) THEN -1
+            ELSE count(*) END,
         array_agg(event.id) FILTER (WHERE NOT event.busy), array_agg(event.seq) FILTER (WHERE NOT event.busy),
         array_agg(event.key) FILTER (WHERE NOT event.busy), array_agg(event.bytes) FILTER (WHERE NOT event.busy),
         array_agg(event.id) FILTER (WHERE event.busy), array_agg(event.seq) FILTER (WHERE event.busy),
@@ -218,7 +225,10 @@ DECLARE
     v_look "outbox"."outbox_look";
 BEGIN
     IF p_full = '{}' AND p_facts.plain THEN
-        RETURN "outbox"."outbox_look_plainly"(p_facts, p_window);
+        v_look := "outbox"."outbox_look_plainly"(p_facts, p_window);
+        IF v_look.seen >= 0 THEN
+            RETURN v_look;
+        END IF;
     END IF;
     IF p_facts.barred THEN
         v_barred := "outbox"."outbox_open_types"(p_facts.paused || p_full);
@@ -226,6 +236,11 @@ BEGIN
 
     WITH flight AS MATERIALIZED (
         SELECT unnest(ids) AS id FROM "outbox"."outbox_lease" WHERE number > p_facts.lease_mark),
+    -- Whether any key is blocked or has a line: as of this statement, like the leases (see outbox_look_plainly).
+    way AS MATERIALIZED (
+        SELECT EXISTS (SELECT FROM "outbox"."outbox_block" WHERE scope = 'key') AS blocked,
+            EXISTS (SELECT FROM "outbox"."outbox"
+                WHERE status = 'pending' AND class <> 'fresh' AND ordering_key IS NOT NULL) AS line),
     busy AS MATERIALIZED (
         SELECT DISTINCT key FROM "outbox"."outbox_lease" CROSS JOIN unnest(keys) AS of (key)
         WHERE number > p_facts.lease_mark AND keys IS NOT NULL AND key IS NOT NULL),
@@ -263,10 +278,10 @@ BEGIN
             CASE
                 WHEN ordering_key IS NOT NULL
                     AND "outbox"."outbox_key"(tenant_id, ordering_key) IN (SELECT key FROM busy) THEN 'busy'
-                WHEN p_facts.blocked AND EXISTS (
+                WHEN (SELECT blocked FROM way) AND EXISTS (
                     SELECT FROM "outbox"."outbox_block" AS block WHERE block.scope = 'key'
                         AND block.tenant_id = candidate.tenant_id AND block.name = candidate.ordering_key) THEN 'hold'
-                WHEN p_facts.line AND ordering_key IS NOT NULL AND EXISTS (
+                WHEN ordering_key IS NOT NULL AND (SELECT line FROM way) AND EXISTS (
                     SELECT FROM "outbox"."outbox" AS earlier
                     WHERE earlier.tenant_id = candidate.tenant_id AND earlier.ordering_key = candidate.ordering_key
                         AND earlier.status = 'pending' AND earlier.class <> 'fresh' AND earlier.seq < candidate.seq

@@ -26,6 +26,21 @@ CREATE FUNCTION "outbox"."outbox_wake_now"() RETURNS void LANGUAGE sql AS $$
     SELECT pg_catalog.pg_notify("outbox"."outbox_channel"(), '')
 $$;
 
+-- Waits until no settlement of these keys (texts of outbox_key) is under way, and lets none begin until this transaction
+-- ends. Call it holding lock 1, before the keys are looked at or changed.
+--
+-- Settlements do not take lock 1, and also let the next event of a key come up. Beside one, neither side would see what
+-- the other is about to commit: the key would be left without a due event, for ever. Nor would they lock rows in one order.
+CREATE FUNCTION "outbox"."outbox_hold_keys"(p_keys text[]) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM FROM "outbox"."outbox_lease" WHERE number IN (
+            SELECT lease.number FROM "outbox"."outbox_lease" AS lease CROSS JOIN unnest(lease.keys) AS taken (key)
+            WHERE lease.number > (SELECT last_value FROM "outbox"."outbox_lease_mark")
+                AND taken.key IN (SELECT unnest(p_keys)))
+        ORDER BY number FOR UPDATE;
+END
+$$;
+
 -- Pauses an event type (p_tenant is then empty: types are paused for all) or an ordering key. What is being delivered is
 -- finished; no claim after this takes more. Returns whether it was running.
 CREATE FUNCTION "outbox"."outbox_pause"(
@@ -57,6 +72,9 @@ DECLARE
 BEGIN
     PERFORM "outbox"."outbox_require_read_committed"();
     PERFORM pg_advisory_xact_lock("outbox"."outbox_lock_number"(1));
+    IF p_scope = 'key' THEN
+        PERFORM "outbox"."outbox_hold_keys"(ARRAY["outbox"."outbox_key"(v_tenant, p_name)]);
+    END IF;
     DELETE FROM "outbox"."outbox_block" AS block
         WHERE block.scope = p_scope AND block.tenant_id = v_tenant AND block.name = p_name
             AND (block.reason <> 'parked' OR NOT EXISTS (
@@ -132,6 +150,9 @@ DECLARE
     v_changed uuid[];
     v_key record;
 BEGIN
+    PERFORM "outbox"."outbox_hold_keys"((
+        SELECT array_agg("outbox"."outbox_key"(event.tenant_id, event.ordering_key)) FROM "outbox"."outbox" AS event
+        WHERE event.id = ANY (p_ids) AND event.seq = ANY (p_seqs) AND event.ordering_key IS NOT NULL));
     IF p_action = 'redrive' THEN
         WITH redriven AS (
             UPDATE "outbox"."outbox" AS event
