@@ -28,7 +28,7 @@ pub struct DevKafka {
 #[derive(Debug)]
 enum Backing {
     Address,
-    Container(Container),
+    Container(Box<Container>),
     Script(Script),
 }
 
@@ -121,7 +121,7 @@ impl DevKafka {
     fn in_container(container: Container) -> Self {
         Self {
             bootstrap: container.bootstrap(),
-            backing: Backing::Container(container),
+            backing: Backing::Container(Box::new(container)),
         }
     }
 

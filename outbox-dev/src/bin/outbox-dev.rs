@@ -20,8 +20,19 @@ async fn main() -> Result<ExitCode, Box<dyn Error>> {
 
     let mut arguments = std::env::args_os().skip(1);
     let Some(program) = arguments.next() else {
-        tokio::task::spawn_blocking(|| std::io::copy(&mut std::io::stdin(), &mut std::io::sink())).await??;
-        return Ok(ExitCode::SUCCESS);
+        let input = tokio::task::spawn_blocking(|| std::io::copy(&mut std::io::stdin(), &mut std::io::sink()));
+        tokio::select! {
+            ended = input => {
+                ended??;
+                return Ok(ExitCode::SUCCESS);
+            }
+            // Heeded even where whoever started this program ignores it, as a shell does for its background jobs.
+            interrupted = tokio::signal::ctrl_c() => {
+                interrupted?;
+                // Not by return: that would wait for the input to end. The supervisor cleans up.
+                std::process::exit(130);
+            }
+        }
     };
     let mut command = Command::new(program);
     command
