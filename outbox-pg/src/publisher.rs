@@ -3,7 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use outbox_core::{Due, Headers, IntoNewEvent, InvalidEvent, NewEvent, PublishError, Published, TenantId};
+use outbox_core::{
+    Due, Headers, IntoNewEvent, InvalidEvent, NewEvent, PAYLOAD_BYTES_MAX, PublishError, Published, TenantId,
+};
 use sqlx::postgres::PgArguments;
 use sqlx::query::Query;
 use sqlx::{PgConnection, Postgres, Row};
