@@ -95,7 +95,7 @@ pub use outbox_kafka as kafka;
 #[cfg(feature = "prometheus")]
 pub use outbox_telemetry::PrometheusText;
 #[cfg(feature = "otel")]
-pub use outbox_telemetry::{Backlog, LABELS_MAX, OtelMetrics, Sampler, link_to_publisher, stamp};
+pub use outbox_telemetry::{Backlog, LABELS_MAX, OtelMetrics, Sampler, TraceLinks, stamp};
 #[cfg(feature = "http")]
 pub use outbox_telemetry::{health_router, metrics_router};
 

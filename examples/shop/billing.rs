@@ -5,8 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Shop, orders::OrderPlaced};
 
-pub(crate) const TABLES: &str =
-    "CREATE TABLE payments (order_id bigint PRIMARY KEY, cents bigint NOT NULL, taken boolean NOT NULL)";
+pub(crate) const TABLES: &str = "CREATE TABLE IF NOT EXISTS payments (order_id bigint PRIMARY KEY, cents bigint NOT NULL, taken boolean NOT NULL)";
 
 /// Above this, the bank says no.
 const CREDIT_CENTS: i64 = 100_000;

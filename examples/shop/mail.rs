@@ -11,7 +11,7 @@ use outbox::{Context, HandlerError, on_event};
 use crate::{Shop, billing::PaymentDeclined, orders::OrderPlaced, shipping::ParcelSent, unavailable};
 
 /// The event's id makes a mail unique: sent once, however often its event is handled.
-pub(crate) const TABLES: &str = "CREATE TABLE mails (
+pub(crate) const TABLES: &str = "CREATE TABLE IF NOT EXISTS mails (
     event_id uuid PRIMARY KEY,
     number   bigint GENERATED ALWAYS AS IDENTITY,
     customer text NOT NULL,

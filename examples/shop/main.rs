@@ -15,22 +15,29 @@
 //!                              └▶ mail          └────── PaymentDeclined ──▶ orders, mail
 //! ```
 //!
+//! Data outlives the shop in the database that `SHOP_DATABASE_URL` names. With `SHOP_RELAY=off` it takes orders only, and
+//! their events wait for one that has a relay. `traces.rs` makes one trace of a request and all that follows from it.
+//!
 //! Read `orders.rs` first; `billing.rs` is what a module looks like that both listens and publishes. Each writes
 //! to its own tables only, and publishes in the transaction that does so. Handlers may see an event twice, and
 //! are written for it.
 
 use std::{env, error::Error, num::NonZeroU32, sync::Arc, time::Duration};
 
-use axum::{Router, http::StatusCode};
-use outbox::{Context, HandlerError, Names, PgPublisher, PgSource, Registry, Relay, RetryPolicy, migrate};
+use axum::{Router, http::StatusCode, middleware};
+use outbox::{
+    Context, HandlerError, Names, PgPublisher, PgSource, Registry, Relay, RelayHandle, RetryPolicy,
+    TraceLinks, migrate, stamp,
+};
 use outbox_dev::TestDatabase;
-use sqlx::PgPool;
+use sqlx::{PgPool, postgres::PgConnectOptions};
 use tokio::net::TcpListener;
 
 mod billing;
 mod mail;
 mod orders;
 mod shipping;
+mod traces;
 
 /// What every module works with.
 #[derive(Clone)]
@@ -49,30 +56,35 @@ impl Shop {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let database = TestDatabase::create().await?;
-    let pool = database.pool().clone();
+    let traces = traces::start()?;
+    // For this run alone, unless it is told of another.
+    let (url, _temporary) = match env::var("SHOP_DATABASE_URL") {
+        Ok(url) => (url, None),
+        Err(_) => {
+            let database = TestDatabase::create().await?;
+            (database.url().to_owned(), Some(database))
+        }
+    };
+    let options: PgConnectOptions = url.parse()?;
+    let pool = PgPool::connect_with(options.clone()).await?;
     let names = Names::default();
     migrate(&mut *pool.acquire().await?, &names).await?;
     for tables in [orders::TABLES, billing::TABLES, shipping::TABLES, mail::TABLES] {
         sqlx::raw_sql(tables).execute(&pool).await?;
     }
-    let publisher = PgPublisher::new(&names);
+    let publisher = PgPublisher::new(&names).stamped(stamp);
     let shop = Shop { pool, publisher };
 
-    // The relay runs in this process. Tomorrow it may run in another: no module would notice.
-    let source = PgSource::builder(database.connect_options()).start().await?;
-    let dispatcher = Registry::new().discover().state(shop.clone()).build()?;
-    let ten = NonZeroU32::new(10).ok_or("not zero")?;
-    let retry = RetryPolicy::exponential(ten, Duration::from_millis(500), Duration::from_secs(30));
-    let relay = Relay::builder(Arc::new(source), Arc::new(dispatcher))
-        .retry(retry)
-        .build()?
-        .spawn();
-
+    // The relay runs in this process. It may run in another: no module would notice.
+    let relay = match env::var("SHOP_RELAY").as_deref() {
+        Ok("off") => None,
+        _ => Some(relay(options, shop.clone()).await?),
+    };
     let routes = Router::new()
         .merge(orders::routes())
         .merge(mail::routes())
-        .with_state(shop);
+        .with_state(shop)
+        .layer(middleware::from_fn(traces::request));
     let port = env::var("PORT").unwrap_or_else(|_| "3000".to_owned());
     let listener = TcpListener::bind(format!("127.0.0.1:{port}")).await?;
     println!("the shop is open at http://{}", listener.local_addr()?);
@@ -81,9 +93,25 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .await?;
 
     // First no more requests, then no more events: what is under way ends, the rest stays in the outbox.
-    let report = relay.shutdown().await?;
-    println!("the shop is closed; events completed: {}", report.completed);
+    let completed = match relay {
+        Some(relay) => relay.shutdown().await?.completed,
+        None => 0,
+    };
+    traces.end().await;
+    println!("the shop is closed; events completed: {completed}");
     Ok(())
+}
+
+async fn relay(options: PgConnectOptions, shop: Shop) -> Result<RelayHandle, Box<dyn Error>> {
+    let source = PgSource::builder(options).start().await?;
+    let dispatcher = Registry::new().discover().state(shop).build()?;
+    let ten = NonZeroU32::new(10).ok_or("not zero")?;
+    let retry = RetryPolicy::exponential(ten, Duration::from_millis(500), Duration::from_secs(30));
+    let relay = Relay::builder(Arc::new(source), Arc::new(dispatcher))
+        .retry(retry)
+        .span_links(TraceLinks::default())
+        .build()?;
+    Ok(relay.spawn())
 }
 
 async fn ctrl_c() {

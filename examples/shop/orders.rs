@@ -16,7 +16,7 @@ use crate::{
     unavailable,
 };
 
-pub(crate) const TABLES: &str = "CREATE TABLE orders (
+pub(crate) const TABLES: &str = "CREATE TABLE IF NOT EXISTS orders (
     id       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     customer text NOT NULL,
     item     text NOT NULL,

@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Shop, billing::PaymentTaken};
 
-pub(crate) const TABLES: &str = "CREATE TABLE parcels (order_id bigint PRIMARY KEY, item text NOT NULL)";
+pub(crate) const TABLES: &str =
+    "CREATE TABLE IF NOT EXISTS parcels (order_id bigint PRIMARY KEY, item text NOT NULL)";
 
 #[derive(Serialize, Deserialize, Event)]
 #[event(aggregate = "order", id = order, key = order)]

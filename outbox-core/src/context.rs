@@ -7,6 +7,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tracing::Span;
 
 use crate::{Delivery, Envelope, EventId, Headers, PartName, TenantId};
 
@@ -107,6 +108,12 @@ impl Context {
     #[must_use]
     pub fn deadline(&self) -> Instant {
         self.delivery.deadline
+    }
+
+    /// The span of the try, around those of its handlers; none while nobody listens.
+    #[must_use]
+    pub fn span(&self) -> &Span {
+        &self.delivery.span
     }
 
     /// Fires when the handler should end: its time is up, its claim was lost, or the relay stops.

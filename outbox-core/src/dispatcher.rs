@@ -1,12 +1,15 @@
 //! What delivers an event.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tracing::{Instrument, Span};
 
+use crate::telemetry::Metrics;
 use crate::{BoxError, ConfigError, Envelope, EventType, PartName, Policy};
 
 /// One try at delivering one event.
@@ -23,6 +26,8 @@ pub struct Delivery {
     pub deadline: Instant,
     /// Fires when the try should end: deadline passed, claim lost, or the relay stops.
     pub cancelled: CancellationToken,
+    /// The span of the try; none while nobody listens.
+    pub span: Span,
 }
 
 impl Delivery {
@@ -35,6 +40,7 @@ impl Delivery {
             done: Arc::from([]),
             deadline,
             cancelled: CancellationToken::new(),
+            span: Span::none(),
         }
     }
 }
@@ -117,7 +123,7 @@ pub type RunResult = Vec<Result<Delivered, Failure>>;
 ///    means, and returns no more results than deliveries; none follows a failure.
 #[async_trait]
 pub trait Dispatcher: Send + Sync + 'static {
-    /// Delivers one event.
+    /// Delivers one event. Called within the delivery's span.
     ///
     /// # Errors
     /// [`Failure`] says whose fault it was and what is done.
@@ -128,12 +134,14 @@ pub trait Dispatcher: Send + Sync + 'static {
 
     /// Delivers events of one ordering key in order, stopping at the first failure.
     ///
+    /// Called within no span: each delivery has its own.
+    ///
     /// # Cancel safety
     /// As [`dispatch`](Self::dispatch).
     async fn dispatch_run(&self, run: &[Delivery]) -> RunResult {
         let mut results = RunResult::with_capacity(run.len());
         for delivery in run {
-            let result = self.dispatch(delivery).await;
+            let result = self.dispatch(delivery).instrument(delivery.span.clone()).await;
             let failed = result.is_err();
             results.push(result);
             if failed {
@@ -166,8 +174,8 @@ pub trait Dispatcher: Send + Sync + 'static {
     }
 }
 
-/// The relay's limits that a dispatcher has to fit into.
-#[derive(Debug, Clone, Copy)]
+/// The relay's limits that a dispatcher has to fit into, and where it measures.
+#[derive(Clone)]
 #[non_exhaustive]
 pub struct Limits {
     /// How long a claim is held unless extended.
@@ -176,16 +184,36 @@ pub struct Limits {
     pub handler_timeout: Duration,
     /// How many events may be in flight.
     pub concurrency: usize,
+    /// Where a dispatcher's own measurements go, if anywhere.
+    pub metrics: Option<Arc<dyn Metrics>>,
 }
 
 impl Limits {
-    /// Puts the limits together.
+    /// Puts the limits together. Measurements go nowhere.
     #[must_use]
-    pub const fn new(lease: Duration, handler_timeout: Duration, concurrency: usize) -> Self {
+    pub fn new(lease: Duration, handler_timeout: Duration, concurrency: usize) -> Self {
         Self {
             lease,
             handler_timeout,
             concurrency,
+            metrics: None,
         }
+    }
+
+    /// Sets where measurements go.
+    #[must_use]
+    pub fn with_metrics(mut self, metrics: Option<Arc<dyn Metrics>>) -> Self {
+        self.metrics = metrics;
+        self
+    }
+}
+
+impl fmt::Debug for Limits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Limits")
+            .field("lease", &self.lease)
+            .field("handler_timeout", &self.handler_timeout)
+            .field("concurrency", &self.concurrency)
+            .finish_non_exhaustive()
     }
 }

@@ -4,7 +4,9 @@
 
 use std::time::Duration;
 
-use crate::{EventType, Listening, PartName};
+use tracing::Span;
+
+use crate::{Delivery, EventType, Listening, PartName};
 
 /// Names of metrics.
 pub mod metric {
@@ -124,6 +126,17 @@ pub trait Metrics: Send + Sync + 'static {
     /// A dispatcher ran one part of a delivery.
     fn handled(&self, event_type: &EventType, part: &PartName, outcome: OutcomeLabel, took: Duration) {
         let _ = (event_type, part, outcome, took);
+    }
+}
+
+/// Ties the spans of deliveries to what they follow from. Not called while nobody listens to spans.
+pub trait SpanLinks: Send + Sync + 'static {
+    /// A try begins; its span has not been entered yet.
+    fn begin(&self, span: &Span, delivery: &Delivery);
+
+    /// The try has failed, and there will be another.
+    fn retry(&self, span: &Span, delivery: &Delivery) {
+        let _ = (span, delivery);
     }
 }
 

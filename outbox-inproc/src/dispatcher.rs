@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
-use outbox_core::telemetry::{Metrics, log_line};
+use outbox_core::telemetry::log_line;
 use outbox_core::{
     ConfigError, Delivered, Delivery, Dispatcher, EventType, Failure, FailureKind, Limits, Policy, State,
 };
@@ -38,16 +38,12 @@ pub struct InProcDispatcher {
 }
 
 impl InProcDispatcher {
-    pub(crate) fn new(
-        listeners: HashMap<EventType, Listeners>,
-        unhandled: Unhandled,
-        (state, metrics): (State, Option<Arc<dyn Metrics>>),
-    ) -> Self {
+    pub(crate) fn new(listeners: HashMap<EventType, Listeners>, unhandled: Unhandled, state: State) -> Self {
         Self {
             listeners,
             surroundings: Surroundings {
                 state: Arc::new(state),
-                metrics,
+                metrics: OnceLock::new(),
             },
             unhandled,
             warned: Mutex::default(),
@@ -130,6 +126,9 @@ impl Dispatcher for InProcDispatcher {
     fn prepare(&self, limits: &Limits) -> Result<(), ConfigError> {
         // Set once: relays that share a dispatcher have the same settings, or else the first one's count.
         let _ = self.relay_timeout.set(limits.handler_timeout);
+        if let Some(metrics) = &limits.metrics {
+            let _ = self.surroundings.metrics.set(Arc::clone(metrics));
+        }
         tracing::info!(handler_counts = ?self.handler_counts(), "{}", log_line::DISPATCHER_STARTING);
         Ok(())
     }

@@ -7,7 +7,7 @@
 use std::future::poll_fn;
 use std::num::NonZeroU32;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -41,7 +41,8 @@ pub(crate) struct Part {
 /// What all handlers of a dispatcher share.
 pub(crate) struct Surroundings {
     pub(crate) state: Arc<State>,
-    pub(crate) metrics: Option<Arc<dyn Metrics>>,
+    /// The relay's, if it measures.
+    pub(crate) metrics: OnceLock<Arc<dyn Metrics>>,
 }
 
 /// Why a handler is no longer waited for.
@@ -81,7 +82,7 @@ pub(crate) async fn run(part: &Part, delivery: &Delivery, surroundings: &Surroun
         span.record("otel.status_code", "ERROR");
         span.record("exception.message", text);
     }
-    if let Some(metrics) = &surroundings.metrics {
+    if let Some(metrics) = surroundings.metrics.get() {
         let event_type = &delivery.envelope.event_type;
         metrics.handled(event_type, &part.names.done, label(&end), started.elapsed());
     }
@@ -93,7 +94,10 @@ fn span(part: &Part, delivery: &Delivery) -> Span {
     if !tracing::enabled!(tracing::Level::INFO) {
         return Span::none();
     }
+    // A run of events is dispatched within no span, and a dispatcher that is called by hand within the caller's.
+    let parent = delivery.span.id().or_else(|| Span::current().id());
     tracing::info_span!(
+        parent: parent,
         "outbox.handle",
         otel.name = part.names.done.as_str(),
         handler = part.names.done.as_str(),

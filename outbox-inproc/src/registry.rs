@@ -4,10 +4,8 @@ use std::any::type_name;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::panic::Location;
-use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_core::telemetry::Metrics;
 use outbox_core::{Event, EventType, Handler, PartName, State, TextError};
 
 use crate::discover::Discovered;
@@ -25,7 +23,6 @@ pub struct Registry {
     entries: BTreeMap<&'static str, Vec<Entry>>,
     state: State,
     unhandled: Unhandled,
-    metrics: Option<Arc<dyn Metrics>>,
     allow_empty: bool,
     discovered: bool,
 }
@@ -94,12 +91,6 @@ impl Registry {
         self
     }
 
-    /// Where the time and the outcome of each handler's tries go. Defaults to nowhere. The relay has a setter of its own.
-    pub fn metrics(mut self, metrics: Arc<dyn Metrics>) -> Self {
-        self.metrics = Some(metrics);
-        self
-    }
-
     /// Sets what becomes of events whose type has no handler. Defaults to [`Unhandled::Complete`].
     pub fn unhandled(mut self, unhandled: Unhandled) -> Self {
         self.unhandled = unhandled;
@@ -129,8 +120,7 @@ impl Registry {
             })?;
             listeners.insert(key, listeners_of(event_type, entries)?);
         }
-        let shared = (self.state, self.metrics);
-        Ok(InProcDispatcher::new(listeners, self.unhandled, shared))
+        Ok(InProcDispatcher::new(listeners, self.unhandled, self.state))
     }
 }
 

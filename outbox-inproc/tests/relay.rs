@@ -197,14 +197,17 @@ async fn each_handler_is_measured() {
     let source = Arc::new(MemorySource::new());
     let metrics = Arc::new(Recorded::default());
     let registry = Registry::new()
-        .metrics(metrics.clone())
         .on::<OrderPlaced>("succeeds", succeed)
         .on::<OrderPlaced>("refuses", |_: OrderPlaced, _: Context| async {
             Err(HandlerError::reject("no"))
         });
     let id = source.publish(&OrderPlaced {}).unwrap();
 
-    let relay = relay(&source, registry);
+    let relay = Relay::builder(source.clone(), Arc::new(registry.build().unwrap()))
+        .metrics(metrics.clone())
+        .build()
+        .unwrap()
+        .spawn();
     until(|| source.status(id) == Some(Status::Failed)).await;
     relay.shutdown().await.unwrap();
 

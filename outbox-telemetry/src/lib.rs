@@ -20,4 +20,4 @@ pub use metrics::{Backlog, LABELS_MAX, OtelMetrics, Sampler};
 #[cfg(feature = "prometheus")]
 pub use prometheus::PrometheusText;
 #[cfg(feature = "otel")]
-pub use trace::{link_to_publisher, stamp};
+pub use trace::{TraceLinks, stamp};

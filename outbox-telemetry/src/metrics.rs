@@ -25,7 +25,7 @@ const EVENTS: [f64; 10] = [0.0, 1.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0,
 
 /// Records what relays and dispatchers measure as OpenTelemetry metrics.
 ///
-/// Give it to `Relay::builder(…).metrics(…)` and to `Registry::metrics`. While the application has set up no provider of
+/// Give it to `Relay::builder(…).metrics(…)`, which hands it on to the handlers' registry. While the application has set up no provider of
 /// meters, everything here does next to nothing. The instruments are listed in `docs/telemetry.md`.
 pub struct OtelMetrics {
     lag: Histogram<f64>,

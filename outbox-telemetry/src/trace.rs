@@ -2,12 +2,17 @@
 //!
 //! Works with `tracing` and `tracing-opentelemetry` as the application has set them up, and does nothing without them.
 
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use hashlink::LruCache;
 use opentelemetry::Context;
 use opentelemetry::baggage::BaggageExt;
 use opentelemetry::propagation::{Extractor, Injector, TextMapPropagator};
-use opentelemetry::trace::TraceContextExt;
+use opentelemetry::trace::{SpanContext, TraceContextExt};
 use opentelemetry_sdk::propagation::{BaggagePropagator, TraceContextPropagator};
-use outbox_core::{Envelope, Headers, header};
+use outbox_core::telemetry::SpanLinks;
+use outbox_core::{Delivery, EventId, Headers, TenantId, header};
 use tracing::Span;
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 
@@ -62,18 +67,64 @@ pub fn stamp(headers: &mut Headers) {
     BaggagePropagator::new().inject_context(&baggage, &mut Write(headers));
 }
 
-/// Makes the span of a delivery the child of the span that published the event, and gives it its baggage:
-/// `Relay::builder(…).link_span(link_to_publisher)`.
+/// So many failed tries are remembered; past it, the oldest are forgotten.
+const REMEMBERED_MAX: usize = 10_000;
+
+/// Makes the span of each try the child of the span that published the event, gives it its baggage, and links the span
+/// of a retry to that of the try before it: `Relay::builder(…).span_links(TraceLinks::default())`.
 ///
-/// Headers that cannot be read are as good as none.
-pub fn link_to_publisher(span: &Span, envelope: &Envelope) {
-    // From nothing: whatever happens to be current where the relay runs is not the parent.
-    let context =
-        TraceContextPropagator::new().extract_with_context(&Context::new(), &Read(&envelope.headers));
-    if !context.span().span_context().is_valid() {
-        return;
+/// Headers that cannot be read are as good as none. The try before is known while it was this value that saw it: a retry
+/// in another process is a child of the publisher's span like all others, without the link.
+pub struct TraceLinks {
+    failed: Mutex<LruCache<(TenantId, EventId), SpanContext>>,
+}
+
+impl Default for TraceLinks {
+    fn default() -> Self {
+        Self {
+            failed: Mutex::new(LruCache::new(REMEMBERED_MAX)),
+        }
     }
-    let context = BaggagePropagator::new().extract_with_context(&context, &Read(&envelope.headers));
-    // Refused only when the span has begun already or nobody records it.
-    let _ = span.set_parent(context);
+}
+
+impl fmt::Debug for TraceLinks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TraceLinks").finish_non_exhaustive()
+    }
+}
+
+impl TraceLinks {
+    fn failed(&self) -> MutexGuard<'_, LruCache<(TenantId, EventId), SpanContext>> {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl SpanLinks for TraceLinks {
+    fn begin(&self, span: &Span, delivery: &Delivery) {
+        let headers = Read(&delivery.envelope.headers);
+        // From nothing: whatever happens to be current where the relay runs is not the parent.
+        let context = TraceContextPropagator::new().extract_with_context(&Context::new(), &headers);
+        if context.span().span_context().is_valid() {
+            let context = BaggagePropagator::new().extract_with_context(&context, &headers);
+            // Refused only when the span has begun already or nobody records it.
+            let _ = span.set_parent(context);
+        }
+        if delivery.attempt > 1
+            && let Some(before) = self.failed().remove(&key(delivery))
+        {
+            span.add_link(before);
+        }
+    }
+
+    fn retry(&self, span: &Span, delivery: &Delivery) {
+        let context = span.context().span().span_context().clone();
+        if context.is_valid() {
+            self.failed().insert(key(delivery), context);
+        }
+    }
+}
+
+/// An id alone may be another tenant's too.
+fn key(delivery: &Delivery) -> (TenantId, EventId) {
+    (delivery.envelope.tenant_id.clone(), delivery.envelope.id)
 }

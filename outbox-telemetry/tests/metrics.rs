@@ -59,12 +59,11 @@ struct Stage {
 }
 
 /// Handlers that succeed, fail once, reject, and wait to be told.
-fn stage(metrics: Arc<OtelMetrics>) -> Stage {
+fn stage() -> Stage {
     let (started, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let (begun, told) = (Arc::clone(&started), Arc::clone(&go_on));
     let waited = Arc::new(AtomicBool::new(false));
     let handlers = Registry::new()
-        .metrics(metrics)
         .on("good", async |_: Good, _: Context| Ok(()))
         .on("bad", async |_: Bad, _: Context| Err(HandlerError::reject("no")))
         .on("flaky", async |_: Flaky, ctx: Context| match ctx.attempt() {
@@ -97,7 +96,7 @@ async fn a_run_emits_what_is_documented_and_the_figures_equal_a_recount() {
         handlers,
         started,
         go_on,
-    } = stage(Arc::clone(&metrics));
+    } = stage();
     let source = PgSource::builder(world.database.connect_options())
         .start()
         .await

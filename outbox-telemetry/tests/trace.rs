@@ -11,13 +11,14 @@ use opentelemetry::propagation::TextMapPropagator;
 use opentelemetry::trace::{SpanKind, TracerProvider};
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::propagation::TraceContextPropagator;
-use opentelemetry_sdk::trace::{InMemorySpanExporter, SdkTracerProvider, SpanData, SpanExporter};
+use opentelemetry_sdk::trace::{SdkTracerProvider, SpanData, SpanExporter};
 use outbox_core::{Context, Event, HandlerError, Relay, RelayHandle};
 use outbox_inproc::Registry;
 use outbox_pg::{Names, PgPublisher, PgSource};
-use outbox_telemetry::{link_to_publisher, stamp};
+use outbox_telemetry::{TraceLinks, stamp};
 use sqlx::PgPool;
 use support::World;
+use support::spans::{attribute, find, linked, process};
 use tracing::Instrument;
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 use tracing_subscriber::layer::SubscriberExt;
@@ -35,35 +36,6 @@ impl Event for OrderBilled {
     const EVENT_TYPE: &'static str = "OrderBilled";
 }
 
-/// What one process has: an exporter, and the subscriber of this thread for as long as the guard lives.
-struct Process {
-    exporter: InMemorySpanExporter,
-    provider: SdkTracerProvider,
-    _guard: tracing::subscriber::DefaultGuard,
-}
-
-fn process() -> Process {
-    let exporter = InMemorySpanExporter::default();
-    let provider = SdkTracerProvider::builder()
-        .with_simple_exporter(exporter.clone())
-        .build();
-    let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer("test"));
-    let guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(layer));
-    Process {
-        exporter,
-        provider,
-        _guard: guard,
-    }
-}
-
-impl Process {
-    fn end(self) -> Vec<SpanData> {
-        drop(self._guard);
-        self.provider.force_flush().unwrap();
-        self.exporter.get_finished_spans().unwrap()
-    }
-}
-
 fn publisher() -> PgPublisher {
     PgPublisher::new(&Names::default()).stamped(stamp)
 }
@@ -74,7 +46,7 @@ async fn relay(world: &World, handlers: Registry) -> RelayHandle {
         .await
         .unwrap();
     Relay::builder(Arc::new(source), Arc::new(handlers.build().unwrap()))
-        .link_span(link_to_publisher)
+        .span_links(TraceLinks::default())
         .build()
         .unwrap()
         .spawn()
@@ -98,15 +70,6 @@ fn billing(pool: PgPool) -> Registry {
             }
         })
         .on("mail", async |_: OrderBilled, _: Context| Ok(()))
-}
-
-fn find<'a>(spans: &'a [SpanData], name: &str) -> Vec<&'a SpanData> {
-    spans.iter().filter(|span| span.name == name).collect()
-}
-
-fn attribute(span: &SpanData, key: &str) -> String {
-    let found = span.attributes.iter().find(|pair| pair.key.as_str() == key);
-    found.map(|pair| pair.value.to_string()).unwrap_or_default()
 }
 
 #[tokio::test]
@@ -151,6 +114,8 @@ async fn one_trace_spans_the_request_and_everything_that_follows_over_a_restart(
         assert_eq!(attribute(delivery, "attempt"), (n + 1).to_string());
         assert_eq!(attribute(delivery, "outcome"), ["retry", "completed"][n]);
     }
+    assert_eq!(linked(consumed[0]), []);
+    assert_eq!(linked(consumed[1]), [consumed[0].span_context.span_id()]);
     assert!(
         attribute(billed[0], "exception.message").contains("bank is closed"),
         "{:?}",

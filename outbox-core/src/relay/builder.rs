@@ -5,23 +5,20 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tracing::Span;
-
 use super::Relay;
 use super::health::Health;
-use super::spans::LinkSpan;
-use crate::telemetry::{Metrics, NoMetrics, span};
-use crate::{ConfigError, Dispatcher, Envelope, RelaySettings, RetryPolicy, Source};
+use crate::telemetry::{Metrics, SpanLinks, span};
+use crate::{ConfigError, Dispatcher, RelaySettings, RetryPolicy, Source};
 
 /// What a relay is made of.
 pub(super) struct Parts {
     pub(super) source: Arc<dyn Source>,
     pub(super) dispatcher: Arc<dyn Dispatcher>,
     pub(super) settings: RelaySettings,
-    pub(super) metrics: Arc<dyn Metrics>,
+    pub(super) metrics: Option<Arc<dyn Metrics>>,
     pub(super) health: Arc<Health>,
     pub(super) span_prefix: Arc<str>,
-    pub(super) link_span: Option<LinkSpan>,
+    pub(super) span_links: Option<Arc<dyn SpanLinks>>,
 }
 
 /// Puts a relay together; made by [`Relay::builder`].
@@ -30,9 +27,9 @@ pub struct RelayBuilder {
     source: Arc<dyn Source>,
     dispatcher: Arc<dyn Dispatcher>,
     settings: RelaySettings,
-    metrics: Arc<dyn Metrics>,
+    metrics: Option<Arc<dyn Metrics>>,
     span_prefix: Arc<str>,
-    link_span: Option<LinkSpan>,
+    span_links: Option<Arc<dyn SpanLinks>>,
 }
 
 impl fmt::Debug for RelayBuilder {
@@ -50,9 +47,9 @@ impl RelayBuilder {
             source,
             dispatcher,
             settings,
-            metrics: Arc::new(NoMetrics),
+            metrics: None,
             span_prefix: Arc::from(span::CONSUME_PREFIX),
-            link_span: None,
+            span_links: None,
         }
     }
 
@@ -140,9 +137,9 @@ impl RelayBuilder {
         self
     }
 
-    /// Where measurements go. Defaults to nowhere.
+    /// Where measurements go, those of the dispatcher's handlers too. Defaults to nowhere.
     pub fn metrics(mut self, metrics: Arc<dyn Metrics>) -> Self {
-        self.metrics = metrics;
+        self.metrics = Some(metrics);
         self
     }
 
@@ -152,11 +149,9 @@ impl RelayBuilder {
         self
     }
 
-    /// Called with the span of each delivery, to make it the child of the publishing request.
-    ///
-    /// Not called while nobody listens to the span.
-    pub fn link_span(mut self, link: impl Fn(&Span, &Envelope) + Send + Sync + 'static) -> Self {
-        self.link_span = Some(Arc::new(link));
+    /// What makes the span of each try a child of the publishing request's. Defaults to nothing.
+    pub fn span_links(mut self, links: impl SpanLinks) -> Self {
+        self.span_links = Some(Arc::new(links));
         self
     }
 
@@ -174,7 +169,7 @@ impl RelayBuilder {
             metrics: self.metrics,
             health,
             span_prefix: self.span_prefix,
-            link_span: self.link_span,
+            span_links: self.span_links,
         }))
     }
 }

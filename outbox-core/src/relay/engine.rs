@@ -26,7 +26,7 @@ use super::settling::Settling;
 use super::spans::Spans;
 use super::types::{Rules, Types};
 use super::work::{Finished, HeldId};
-use crate::telemetry::Metrics;
+use crate::telemetry::{Metrics, NoMetrics};
 use crate::{
     ClaimRequest, ClaimToken, Claimed, Dispatcher, Envelope, EventId, PartName, Position, RelaySettings,
     Settled, Source, SourceError,
@@ -109,7 +109,7 @@ impl Engine {
         let settings = parts.settings;
         let spans = Spans {
             prefix: parts.span_prefix,
-            link: parts.link_span,
+            links: parts.span_links,
         };
         Self {
             pool: Arc::new(Pool::new(Arc::clone(&parts.dispatcher), spans, &settings)),
@@ -119,7 +119,7 @@ impl Engine {
             },
             source: parts.source,
             dispatcher: parts.dispatcher,
-            metrics: parts.metrics,
+            metrics: parts.metrics.unwrap_or_else(|| Arc::new(NoMetrics)),
             health: parts.health,
             report: Report::default(),
             held: Slab::new(),

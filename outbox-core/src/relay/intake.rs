@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use tokio::time::Instant;
+use tracing::Span;
 
 use super::engine::{Asked, Engine, Held, SWEEP};
 use super::error_text::bounded_text;
@@ -119,6 +120,7 @@ impl Engine {
             // Set when the delivery begins.
             deadline: now,
             cancelled: claimed.lost,
+            span: Span::none(),
         };
         Some(Item {
             held,

@@ -140,7 +140,9 @@ impl Relay {
     ) -> Result<Report, RelayError> {
         let poller = tracing::info_span!(span::POLLER);
         async {
-            self.0.dispatcher.prepare(&self.0.settings.limits())?;
+            let limits = self.0.settings.limits();
+            let limits = limits.with_metrics(self.0.metrics.clone());
+            self.0.dispatcher.prepare(&limits)?;
             tracing::info!(settings = ?self.0.settings, "{}", log_line::RELAY_STARTING);
             let mut engine = Engine::new(self.0);
             engine.health.started();

@@ -10,7 +10,7 @@ use super::outcome::{Tried, TryResult, settle_outcome};
 use super::settling::Unrecorded;
 use super::work::{Ended, Finished, HeldId};
 use crate::telemetry::{OutcomeLabel, log_line};
-use crate::{ClaimToken, Delivered, Envelope, Outcome, Settled, Settlement, SourceError, SourceErrorKind};
+use crate::{ClaimToken, Envelope, Outcome, Settled, Settlement, SourceError, SourceErrorKind};
 
 /// Past its deadline and the grace to end, a delivery gets this much more before it counts as stuck.
 const STUCK_AFTER: Duration = Duration::from_secs(1);
@@ -39,7 +39,7 @@ impl Engine {
             self.forget_stuck(item.held);
             return;
         };
-        let label = label(&outcome, ended);
+        let label = ended.label(&outcome);
         if let Outcome::Failed { error, .. } = &outcome {
             tracing::warn!(event.id = %held.event, error, "{}", log_line::EVENT_FAILED);
         }
@@ -191,7 +191,7 @@ impl Engine {
         let (outcome, envelope) = held.stuck_outcome();
         self.stuck.push(id);
         self.stuck_changed();
-        let label = label(&outcome, Ended::Failed);
+        let label = Ended::Failed.label(&outcome);
         self.conclude(held, outcome, label, Some(envelope), now);
     }
 
@@ -247,16 +247,6 @@ impl Held {
             settle_outcome(result, &tried, rules, fastrand::f64()),
             Arc::clone(&self.envelope),
         )
-    }
-}
-
-fn label(outcome: &Outcome, ended: Ended) -> OutcomeLabel {
-    match outcome {
-        Outcome::Completed if ended == Ended::Delivered(Delivered::Unhandled) => OutcomeLabel::Unhandled,
-        Outcome::Completed => OutcomeLabel::Completed,
-        Outcome::Retry { .. } => OutcomeLabel::Retry,
-        Outcome::Failed { .. } => OutcomeLabel::Failed,
-        Outcome::Released { .. } => OutcomeLabel::Released,
     }
 }
 

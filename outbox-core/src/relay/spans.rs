@@ -1,41 +1,35 @@
-//! The span around a delivery.
+//! The span around a try at delivering an event.
 
 use std::pin::Pin;
 use std::sync::Arc;
 
 use tracing::{Instrument, Span, field};
 
-use super::error_text::error_text;
-use crate::telemetry::OutcomeLabel;
-use crate::{Delivered, Delivery, Envelope, Failure, FailureKind};
+use super::outcome::{PANICKED, TryResult};
+use crate::Delivery;
+use crate::telemetry::{OutcomeLabel, SpanLinks};
 
 /// The most characters of an error in a span.
 const ERROR_CHARS_MAX: usize = 500;
 
-type Dispatched = Result<Delivered, Failure>;
 type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// Called with each new span, to make it the child of the publishing request.
-pub(super) type LinkSpan = Arc<dyn Fn(&Span, &Envelope) + Send + Sync>;
-
-/// Makes the span of a delivery. Costs a look at one flag while nobody listens.
+/// Makes the spans of deliveries. Costs a look at one flag while nobody listens.
 #[derive(Clone)]
 pub(super) struct Spans {
     pub(super) prefix: Arc<str>,
-    pub(super) link: Option<LinkSpan>,
+    pub(super) links: Option<Arc<dyn SpanLinks>>,
 }
 
 impl Spans {
-    pub(super) fn instrument<'a>(
-        &self,
-        future: BoxFuture<'a, Dispatched>,
-        delivery: &Delivery,
-    ) -> BoxFuture<'a, Dispatched> {
-        if !tracing::enabled!(tracing::Level::INFO) {
-            return future;
+    /// Gives a delivery its span. An event of a run that is taken apart has one already.
+    pub(super) fn open(&self, delivery: &mut Delivery) {
+        if !tracing::enabled!(tracing::Level::INFO) || !delivery.span.is_disabled() {
+            return;
         }
         let envelope = &*delivery.envelope;
         let span = tracing::info_span!(
+            parent: None,
             "outbox.consume",
             otel.name = format!("{}{}", self.prefix, envelope.event_type),
             otel.kind = "consumer",
@@ -47,33 +41,52 @@ impl Spans {
             exception.message = field::Empty,
         );
         if span.is_disabled() {
-            return future;
+            return;
         }
-        if let Some(link) = &self.link {
-            link(&span, envelope);
+        if let Some(links) = &self.links {
+            links.begin(&span, delivery);
         }
-        let recorded = async move {
-            let dispatched = future.await;
-            record(&Span::current(), &dispatched);
-            dispatched
-        };
-        Box::pin(recorded.instrument(span))
+        delivery.span = span;
+    }
+
+    /// Records how the try ended, as it is told to the source, and ends its span.
+    pub(super) fn close(&self, delivery: &mut Delivery, outcome: OutcomeLabel, error: Option<String>) {
+        let span = std::mem::replace(&mut delivery.span, Span::none());
+        if span.is_disabled() {
+            return;
+        }
+        span.record("outcome", outcome.as_str());
+        if let Some(error) = error {
+            span.record("otel.status_code", "ERROR");
+            span.record("exception.message", error);
+        }
+        if outcome == OutcomeLabel::Retry
+            && let Some(links) = &self.links
+        {
+            links.retry(&span, delivery);
+        }
     }
 }
 
-fn record(span: &Span, dispatched: &Dispatched) {
-    let outcome = match dispatched {
-        Ok(Delivered::Unhandled) => OutcomeLabel::Unhandled,
-        Ok(_) => OutcomeLabel::Completed,
-        Err(failure) => match failure.kind {
-            FailureKind::Retry => OutcomeLabel::Retry,
-            FailureKind::Reject => OutcomeLabel::Failed,
-            FailureKind::Outage | FailureKind::NotTried => OutcomeLabel::Released,
-        },
-    };
-    span.record("outcome", outcome.as_str());
-    if let Err(failure) = dispatched {
-        span.record("otel.status_code", "ERROR");
-        span.record("exception.message", error_text(&*failure.error, ERROR_CHARS_MAX));
+/// Runs a call within a span, if that one is recorded.
+pub(super) fn within<'a, T: 'a>(span: &Span, call: BoxFuture<'a, T>) -> BoxFuture<'a, T> {
+    if span.is_disabled() {
+        call
+    } else {
+        Box::pin(call.instrument(span.clone()))
     }
+}
+
+/// What a recorded span says of a try that failed.
+pub(super) fn error(span: &Span, result: &TryResult) -> Option<String> {
+    if span.is_disabled() {
+        return None;
+    }
+    let text = match result {
+        TryResult::Delivered(_) | TryResult::CalledOff { .. } => return None,
+        TryResult::Failed(failed) => failed.error.clone(),
+        TryResult::TimedOut { limit, .. } => format!("timed out after {} s", limit.as_secs_f64()),
+        TryResult::Panicked { message } => format!("{PANICKED}{message}"),
+    };
+    Some(text.chars().take(ERROR_CHARS_MAX).collect())
 }

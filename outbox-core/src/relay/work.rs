@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::lease::Lease;
 use super::types::Rules;
+use crate::telemetry::OutcomeLabel;
 use crate::{Delivered, Delivery, EventType, Outcome};
 
 /// Names one event in this relay's hands; never given out twice, so a late result finds nothing.
@@ -85,6 +86,19 @@ pub(super) enum Ended {
     Failed,
     Outage,
     NotTried,
+}
+
+impl Ended {
+    /// What an end that led to that outcome counts as.
+    pub(super) fn label(self, outcome: &Outcome) -> OutcomeLabel {
+        match outcome {
+            Outcome::Completed if self == Self::Delivered(Delivered::Unhandled) => OutcomeLabel::Unhandled,
+            Outcome::Completed => OutcomeLabel::Completed,
+            Outcome::Retry { .. } => OutcomeLabel::Retry,
+            Outcome::Failed { .. } => OutcomeLabel::Failed,
+            Outcome::Released { .. } => OutcomeLabel::Released,
+        }
+    }
 }
 
 /// An event whose delivery has ended.

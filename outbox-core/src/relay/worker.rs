@@ -15,6 +15,7 @@ use super::caught::{Caught, panic_message};
 use super::error_text::{bounded_text, drop_quietly, error_text};
 use super::outcome::{Failed, PANICKED, Tried, TryResult, settle_outcome};
 use super::pool::Pool;
+use super::spans::{self, within};
 use super::work::{Ended, Finished, Item, Items};
 use crate::{Delivered, Delivery, EventType, Failure, FailureKind, KeyPolicy, Outcome, RunResult};
 
@@ -59,7 +60,7 @@ impl Worker<'_> {
         let (result, quick) = self.try_one(&mut item).await;
         let finished = Finished {
             leaves: limited,
-            ..conclude(item, result)
+            ..self.conclude(item, result)
         };
         self.pool.finish(self.slot, finished, quick);
     }
@@ -82,7 +83,7 @@ impl Worker<'_> {
             together = together && !results.is_empty();
             for result in results {
                 let Some(item) = rest.pop_front() else { break };
-                let mut finished = conclude(item, result);
+                let mut finished = self.conclude(item, result);
                 held_up = held_up || !lets_key_go_on(&finished.outcome);
                 if rest.is_empty() {
                     finished.leaves = limited.take().unwrap_or_default();
@@ -110,11 +111,12 @@ impl Worker<'_> {
         item.delivery.deadline = start + limit;
         self.pool
             .begin(self.slot, item.held, item.delivery.deadline + CANCEL_GRACE);
+        self.pool.spans.open(&mut item.delivery);
         let dispatcher = &self.pool.dispatcher;
         let delivery = &item.delivery;
         let ran = match catch_unwind(AssertUnwindSafe(|| dispatcher.dispatch(delivery))) {
             Ok(future) => {
-                let future = self.pool.spans.instrument(future, delivery);
+                let future = within(&delivery.span, future);
                 self.run(Caught::new(future), std::slice::from_ref(delivery))
                     .await
             }
@@ -141,6 +143,7 @@ impl Worker<'_> {
         let (held, deadline) = (first.held, start + limit);
         for item in &mut *run {
             item.delivery.deadline = deadline;
+            self.pool.spans.open(&mut item.delivery);
         }
         self.pool.begin(self.slot, held, deadline + CANCEL_GRACE);
         // Tokens of their own: if the run has to be taken apart, its events must not be called off already.
@@ -163,6 +166,40 @@ impl Worker<'_> {
         let ran = wait_for(call, deliveries).await;
         self.pool.wake_up();
         ran
+    }
+
+    /// What becomes of the event. Its span ends here.
+    fn conclude(&self, mut item: Item, result: TryResult) -> Finished {
+        let ended = match &result {
+            TryResult::Delivered(delivered) => Ended::Delivered(*delivered),
+            TryResult::CalledOff { .. } => Ended::NotTried,
+            TryResult::Failed(failed) => match failed.kind {
+                FailureKind::Outage => Ended::Outage,
+                FailureKind::NotTried => Ended::NotTried,
+                FailureKind::Retry | FailureKind::Reject => Ended::Failed,
+            },
+            TryResult::TimedOut { .. } | TryResult::Panicked { .. } => Ended::Failed,
+        };
+        let error = spans::error(&item.delivery.span, &result);
+        let tried = Tried {
+            attempt: item.delivery.attempt,
+            outages: item.rules.outages.load(Ordering::Relaxed),
+            done: &item.delivery.done,
+        };
+        let jitter = if ended == Ended::NotTried {
+            0.0
+        } else {
+            fastrand::f64()
+        };
+        let outcome = settle_outcome(result, &tried, (&item.rules.retry, item.rules.key), jitter);
+        let label = ended.label(&outcome);
+        self.pool.spans.close(&mut item.delivery, label, error);
+        Finished {
+            item,
+            outcome,
+            ended,
+            leaves: Vec::new(),
+        }
     }
 
     fn judge(&self, ran: Ran<Result<Delivered, Failure>>, limit: Duration) -> TryResult {
@@ -285,35 +322,5 @@ fn lets_key_go_on(outcome: &Outcome) -> bool {
         Outcome::Completed => true,
         Outcome::Failed { key, .. } => *key == KeyPolicy::GoOn,
         Outcome::Retry { .. } | Outcome::Released { .. } => false,
-    }
-}
-
-fn conclude(item: Item, result: TryResult) -> Finished {
-    let ended = match &result {
-        TryResult::Delivered(delivered) => Ended::Delivered(*delivered),
-        TryResult::CalledOff { .. } => Ended::NotTried,
-        TryResult::Failed(failed) => match failed.kind {
-            FailureKind::Outage => Ended::Outage,
-            FailureKind::NotTried => Ended::NotTried,
-            FailureKind::Retry | FailureKind::Reject => Ended::Failed,
-        },
-        TryResult::TimedOut { .. } | TryResult::Panicked { .. } => Ended::Failed,
-    };
-    let tried = Tried {
-        attempt: item.delivery.attempt,
-        outages: item.rules.outages.load(Ordering::Relaxed),
-        done: &item.delivery.done,
-    };
-    let jitter = if ended == Ended::NotTried {
-        0.0
-    } else {
-        fastrand::f64()
-    };
-    let outcome = settle_outcome(result, &tried, (&item.rules.retry, item.rules.key), jitter);
-    Finished {
-        item,
-        outcome,
-        ended,
-        leaves: Vec::new(),
     }
 }

@@ -7,6 +7,8 @@
     reason = "each test binary uses its part, and a test fails by panicking"
 )]
 
+pub(crate) mod spans;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
