@@ -151,7 +151,8 @@ async fn a_topic_deleted_under_way_is_that_topics_trouble() {
     let topic = unique("doomed");
     create_topic(bootstrap, &topic, 1, &[]).await;
     let dispatcher = dispatcher(bootstrap, &topic);
-    dispatcher.dispatch(&delivery(envelope(id(1, 0)))).await.unwrap();
+    // A new topic may not be known yet to the broker that is asked.
+    until_delivered(&dispatcher, id(1, 0)).await;
 
     delete_topic(bootstrap, &topic).await;
     let failed = dispatcher
