@@ -131,8 +131,8 @@ $$;
 -- What one look at the candidates found: lists that run side by side.
 CREATE TYPE "outbox"."outbox_look" AS (
     seen integer,
-    fresh_ids uuid[], fresh_seqs bigint[], fresh_keys text[], fresh_bytes integer[],
-    due_ids uuid[], due_seqs bigint[], due_keys text[], due_bytes integer[], due_alone smallint[],
+    fresh_ids uuid[], fresh_tids tid[], fresh_seqs bigint[], fresh_keys text[], fresh_bytes integer[],
+    due_ids uuid[], due_tids tid[], due_seqs bigint[], due_keys text[], due_bytes integer[], due_alone smallint[],
     hold_ids uuid[], hold_seqs bigint[],
     bar_ids uuid[], bar_seqs bigint[],
     full_ids uuid[], full_seqs bigint[],
@@ -187,23 +187,26 @@ BEGIN
                         WHERE earlier.status = 'pending' AND earlier.class <> 'fresh' AND earlier.ordering_key IS NOT NULL)
                     OR EXISTS (SELECT FROM "outbox"."outbox_block" AS block WHERE block.scope = 'key')) THEN -1
             ELSE count(*) END,
-        array_agg(event.id) FILTER (WHERE NOT event.busy), array_agg(event.seq) FILTER (WHERE NOT event.busy),
+        array_agg(event.id) FILTER (WHERE NOT event.busy), array_agg(event.tid) FILTER (WHERE NOT event.busy),
+        array_agg(event.seq) FILTER (WHERE NOT event.busy),
         array_agg(event.key) FILTER (WHERE NOT event.busy), array_agg(event.bytes) FILTER (WHERE NOT event.busy),
         array_agg(event.id) FILTER (WHERE event.busy), array_agg(event.seq) FILTER (WHERE event.busy),
         array_agg(event.key) FILTER (WHERE event.busy)
-    INTO v_look.seen, v_look.fresh_ids, v_look.fresh_seqs, v_look.fresh_keys, v_look.fresh_bytes,
+    INTO v_look.seen, v_look.fresh_ids, v_look.fresh_tids, v_look.fresh_seqs, v_look.fresh_keys, v_look.fresh_bytes,
         v_look.busy_ids, v_look.busy_seqs, v_look.busy_keys
     FROM (
         SELECT fresh.*, fresh.key IS NOT NULL AND fresh.key IN (
             SELECT taken.key FROM "outbox"."outbox_lease" AS lease CROSS JOIN unnest(lease.keys) AS taken (key)
             WHERE lease.number > p_facts.lease_mark AND taken.key IS NOT NULL) AS busy
         FROM (
-            SELECT id, seq, pg_column_size(payload) AS bytes,
+            SELECT id, ctid AS tid, seq, pg_column_size(payload) AS bytes,
                 CASE WHEN ordering_key IS NOT NULL THEN "outbox"."outbox_key"(tenant_id, ordering_key) END AS key
             FROM "outbox"."outbox"
             WHERE status = 'pending' AND class = 'fresh' AND seq > p_facts.mark AND id NOT IN (
                 SELECT unnest(lease.ids) FROM "outbox"."outbox_lease" AS lease WHERE lease.number > p_facts.lease_mark)
-            ORDER BY seq LIMIT p_window) AS fresh) AS event;
+            ORDER BY seq LIMIT p_window) AS fresh
+        -- Once per event: merged with the statement around it, the question would be asked for each of its lists.
+        OFFSET 0) AS event;
     RETURN v_look;
 END
 $$;
@@ -245,21 +248,21 @@ BEGIN
         SELECT DISTINCT key FROM "outbox"."outbox_lease" CROSS JOIN unnest(keys) AS of (key)
         WHERE number > p_facts.lease_mark AND keys IS NOT NULL AND key IS NOT NULL),
     fresh AS MATERIALIZED (
-        SELECT seq, id, tenant_id, ordering_key, event_type, class, alone, pg_column_size(payload) AS bytes, available_at
+        SELECT seq, id, ctid AS tid, tenant_id, ordering_key, event_type, class, alone, pg_column_size(payload) AS bytes, available_at
         FROM "outbox"."outbox"
         WHERE status = 'pending' AND class = 'fresh' AND seq > p_facts.mark AND id NOT IN (SELECT id FROM flight)
         ORDER BY seq LIMIT p_window),
     horizon AS MATERIALIZED (
         SELECT CASE WHEN count(*) = p_window THEN max(seq) ELSE 9223372036854775807 END AS seq FROM fresh),
     due AS MATERIALIZED (
-        SELECT seq, id, tenant_id, ordering_key, event_type, class, alone, pg_column_size(payload) AS bytes, available_at
+        SELECT seq, id, ctid AS tid, tenant_id, ordering_key, event_type, class, alone, pg_column_size(payload) AS bytes, available_at
         FROM "outbox"."outbox"
         WHERE status = 'pending' AND class IN ('scheduled', 'waiting') AND available_at <= p_now
             AND alone <= p_facts.alone_max AND id NOT IN (SELECT id FROM flight)
         ORDER BY available_at, seq LIMIT p_window),
     barred AS MATERIALIZED (
         SELECT event.* FROM unnest(v_barred) AS open (event_type) CROSS JOIN LATERAL (
-            SELECT seq, id, tenant_id, ordering_key, event_type, class, alone, pg_column_size(payload) AS bytes, available_at
+            SELECT seq, id, ctid AS tid, tenant_id, ordering_key, event_type, class, alone, pg_column_size(payload) AS bytes, available_at
             FROM "outbox"."outbox" AS event
             WHERE status = 'pending' AND class = 'barred' AND event.event_type = open.event_type
                 AND alone <= p_facts.alone_max AND id NOT IN (SELECT id FROM flight)
@@ -273,7 +276,7 @@ BEGIN
         GROUP BY tenant_id, ordering_key),
     candidate AS (SELECT * FROM fresh UNION ALL SELECT * FROM due UNION ALL SELECT * FROM barred),
     judged AS MATERIALIZED (
-        SELECT seq, id, class, alone, bytes, available_at,
+        SELECT seq, id, tid, class, alone, bytes, available_at,
             CASE WHEN ordering_key IS NOT NULL THEN "outbox"."outbox_key"(tenant_id, ordering_key) END AS key,
             CASE
                 WHEN ordering_key IS NOT NULL
@@ -301,10 +304,12 @@ BEGIN
     SELECT
         count(*) FILTER (WHERE class = 'fresh'),
         array_agg(id ORDER BY seq) FILTER (WHERE class = 'fresh' AND verdict = 'take'),
+        array_agg(tid ORDER BY seq) FILTER (WHERE class = 'fresh' AND verdict = 'take'),
         array_agg(seq ORDER BY seq) FILTER (WHERE class = 'fresh' AND verdict = 'take'),
         array_agg(key ORDER BY seq) FILTER (WHERE class = 'fresh' AND verdict = 'take'),
         array_agg(bytes ORDER BY seq) FILTER (WHERE class = 'fresh' AND verdict = 'take'),
         array_agg(id ORDER BY available_at, seq) FILTER (WHERE class <> 'fresh' AND verdict = 'take'),
+        array_agg(tid ORDER BY available_at, seq) FILTER (WHERE class <> 'fresh' AND verdict = 'take'),
         array_agg(seq ORDER BY available_at, seq) FILTER (WHERE class <> 'fresh' AND verdict = 'take'),
         array_agg(key ORDER BY available_at, seq) FILTER (WHERE class <> 'fresh' AND verdict = 'take'),
         array_agg(bytes ORDER BY available_at, seq) FILTER (WHERE class <> 'fresh' AND verdict = 'take'),
@@ -373,16 +378,16 @@ $$;
 
 -- The events held behind due ones of their keys: up to p_room, in order, without a gap.
 CREATE FUNCTION "outbox"."outbox_followers"(p_heads bigint[], p_head_ids uuid[], p_room integer, p_shut text[], p_now timestamptz)
-    RETURNS TABLE (id uuid, seq bigint, key text, bytes integer) LANGUAGE plpgsql
+    RETURNS TABLE (id uuid, tid tid, seq bigint, key text, bytes integer) LANGUAGE plpgsql
     SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 BEGIN
     RETURN QUERY
-    SELECT follower.id, follower.seq, "outbox"."outbox_key"(head.tenant_id, head.ordering_key), follower.bytes
+    SELECT follower.id, follower.tid, follower.seq, "outbox"."outbox_key"(head.tenant_id, head.ordering_key), follower.bytes
     FROM "outbox"."outbox" AS head
     CROSS JOIN LATERAL (
         SELECT line.*, bool_and(line.fits) OVER (ORDER BY line.seq) AS unbroken FROM (
-            SELECT next.id, next.seq, pg_column_size(next.payload) AS bytes,
+            SELECT next.id, next.ctid AS tid, next.seq, pg_column_size(next.payload) AS bytes,
                 next.class = 'held' AND next.alone = 0 AND next.event_type <> ALL (p_shut) AS fits
             FROM "outbox"."outbox" AS next
             WHERE next.tenant_id = head.tenant_id AND next.ordering_key = head.ordering_key AND next.seq > head.seq
@@ -397,7 +402,7 @@ $$;
 -- Writes a lease. Claims without keys commit asynchronously: losing one in a crash of the server means a second
 -- delivery. A lost lease with keys would let another relay overtake the first within a key.
 CREATE FUNCTION "outbox"."outbox_lease_out"(
-    p_worker uuid, p_secret bigint, p_ids uuid[], p_keys text[], p_alone integer, p_now timestamptz, p_lease interval)
+    p_worker uuid, p_secret bigint, p_ids uuid[], p_tids tid[], p_keys text[], p_alone integer, p_now timestamptz, p_lease interval)
     RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     v_number bigint;
@@ -406,8 +411,8 @@ BEGIN
     IF NOT v_keyed AND current_setting('synchronous_commit') <> 'off' THEN
         PERFORM set_config('synchronous_commit', 'off', true);
     END IF;
-    INSERT INTO "outbox"."outbox_lease" (secret, worker, ids, keys, alone, created_at, until)
-        VALUES (p_secret, p_worker, p_ids, CASE WHEN v_keyed THEN p_keys END, p_alone, p_now, p_now + p_lease)
+    INSERT INTO "outbox"."outbox_lease" (secret, worker, ids, tids, keys, alone, created_at, until)
+        VALUES (p_secret, p_worker, p_ids, p_tids, CASE WHEN v_keyed THEN p_keys END, p_alone, p_now, p_now + p_lease)
         RETURNING number INTO v_number;
     RETURN v_number;
 END
@@ -435,6 +440,7 @@ DECLARE
     v_fresh integer;
     v_ids uuid[] := '{}';        v_seqs bigint[] := '{}';        v_keys text[] := '{}';        v_bytes integer[] := '{}';
     v_lone_ids uuid[] := '{}';   v_lone_seqs bigint[] := '{}';   v_lone_keys text[] := '{}';   v_lone integer := 0;
+    v_tids tid[] := '{}';        v_lone_tids tid[] := '{}';
     v_room integer;
     v_keep integer;
     v_follower record;
@@ -474,11 +480,13 @@ BEGIN
         IF v_look.due_alone[i] = 0 THEN
             v_ids := v_ids || v_look.due_ids[i];   v_seqs := v_seqs || v_look.due_seqs[i];
             v_keys := v_keys || v_look.due_keys[i]; v_bytes := v_bytes || v_look.due_bytes[i];
+            v_tids := v_tids || v_look.due_tids[i];
         -- The first suspect decides: one of the strictest kind stays the only one.
         ELSIF v_lone = 0 OR (v_lone = 1 AND v_look.due_alone[i] = 1) THEN
             v_lone := v_look.due_alone[i];
             v_lone_ids := v_lone_ids || v_look.due_ids[i]; v_lone_seqs := v_lone_seqs || v_look.due_seqs[i];
             v_lone_keys := v_lone_keys || v_look.due_keys[i];
+            v_lone_tids := v_lone_tids || v_look.due_tids[i];
         END IF;
     END LOOP;
     v_room := p_limit - cardinality(v_ids) - cardinality(v_lone_ids);
@@ -488,11 +496,13 @@ BEGIN
         LOOP
             v_ids := v_ids || v_follower.id;    v_seqs := v_seqs || v_follower.seq;
             v_keys := v_keys || v_follower.key; v_bytes := v_bytes || v_follower.bytes;
+            v_tids := v_tids || v_follower.tid;
         END LOOP;
         v_room := p_limit - cardinality(v_ids) - cardinality(v_lone_ids);
     END IF;
     v_ids := v_ids || v_look.fresh_ids[1:v_room];    v_seqs := v_seqs || v_look.fresh_seqs[1:v_room];
     v_keys := v_keys || v_look.fresh_keys[1:v_room]; v_bytes := v_bytes || v_look.fresh_bytes[1:v_room];
+    v_tids := v_tids || v_look.fresh_tids[1:v_room];
     v_keep := cardinality(v_ids);
     IF (SELECT sum(size) FROM unnest(v_bytes) AS event (size)) > p_max_bytes THEN
         SELECT count(*) INTO v_keep FROM (
@@ -502,7 +512,7 @@ BEGIN
 
     FOR i IN 1..cardinality(v_lone_ids) LOOP
         lease := "outbox"."outbox_lease_out"(
-            p_worker, p_secret, v_lone_ids[i:i], v_lone_keys[i:i], v_lone, v_now, p_lease);
+            p_worker, p_secret, v_lone_ids[i:i], v_lone_tids[i:i], v_lone_keys[i:i], v_lone, v_now, p_lease);
         ids := v_lone_ids[i:i];
         seqs := v_lone_seqs[i:i];
         RETURN NEXT;
@@ -510,7 +520,8 @@ BEGIN
     IF v_keep > 0 THEN
         ids := v_ids[1:v_keep];
         seqs := v_seqs[1:v_keep];
-        lease := "outbox"."outbox_lease_out"(p_worker, p_secret, ids, v_keys[1:v_keep], 0, v_now, p_lease);
+        lease := "outbox"."outbox_lease_out"(
+            p_worker, p_secret, ids, v_tids[1:v_keep], v_keys[1:v_keep], 0, v_now, p_lease);
         RETURN NEXT;
     END IF;
     PERFORM "outbox"."outbox_move_lease_mark"(v_facts.lease_mark);

@@ -47,20 +47,22 @@ CREATE FUNCTION "outbox"."outbox_shrink_lease"(p_number bigint, p_settled uuid[]
 DECLARE
     v_lease "outbox"."outbox_lease";
     v_ids uuid[];
+    v_tids tid[];
     v_keys text[];
     v_key text;
 BEGIN
     SELECT * INTO v_lease FROM "outbox"."outbox_lease" WHERE number = p_number;
     IF cardinality(v_lease.ids) > cardinality(p_settled) THEN
-        SELECT array_agg(event.id ORDER BY event.n), array_agg(event.key ORDER BY event.n) INTO v_ids, v_keys
-            FROM unnest(v_lease.ids, v_lease.keys) WITH ORDINALITY AS event (id, key, n)
+        SELECT array_agg(event.id ORDER BY event.n), array_agg(event.tid ORDER BY event.n), array_agg(event.key ORDER BY event.n)
+            INTO v_ids, v_tids, v_keys
+            FROM unnest(v_lease.ids, v_lease.tids, v_lease.keys) WITH ORDINALITY AS event (id, tid, key, n)
             WHERE event.id NOT IN (SELECT unnest(p_settled));
     END IF;
     IF v_ids IS NULL THEN
         DELETE FROM "outbox"."outbox_lease" WHERE number = p_number;
     ELSE
         UPDATE "outbox"."outbox_lease"
-        SET ids = v_ids, keys = CASE WHEN v_lease.keys IS NOT NULL AND array_remove(v_keys, NULL) <> '{}' THEN v_keys END
+        SET ids = v_ids, tids = v_tids, keys = CASE WHEN v_lease.keys IS NOT NULL AND array_remove(v_keys, NULL) <> '{}' THEN v_keys END
         WHERE number = p_number;
     END IF;
 
@@ -75,6 +77,62 @@ BEGIN
             PERFORM "outbox"."outbox_promote"(
                 "outbox"."outbox_key_tenant"(v_key), "outbox"."outbox_key_name"(v_key), p_now);
         END LOOP;
+    END IF;
+END
+$$;
+
+-- Those of some events that live leases hold, side by side, and where their rows were when they were claimed.
+-- By hashing: the planner takes a new ledger for a small one, and would compare each event with every other.
+CREATE FUNCTION "outbox"."outbox_held"(
+    p_live bigint[], p_lease bigint[], p_ids uuid[], p_seqs bigint[],
+    OUT ids uuid[], OUT seqs bigint[], OUT leases bigint[], OUT tids tid[]) LANGUAGE plpgsql
+    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_mergejoin = off SET enable_nestloop = off
+    SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+BEGIN
+    WITH held AS MATERIALIZED (
+        SELECT lease.number, unnest(lease.ids) AS id, unnest(lease.tids) AS tid
+        FROM "outbox"."outbox_lease" AS lease WHERE lease.number = ANY (p_live))
+    SELECT array_agg(done.id), array_agg(done.seq), array_agg(done.lease), array_agg(held.tid)
+    INTO ids, seqs, leases, tids
+    FROM unnest(p_lease, p_ids, p_seqs) AS done (lease, id, seq)
+    JOIN held ON held.number = done.lease AND held.id = done.id;
+END
+$$;
+
+-- Completes events where their rows were when they were claimed, and returns how many were there.
+CREATE FUNCTION "outbox"."outbox_complete_at"(
+    p_tids tid[], p_ids uuid[], p_seqs bigint[], p_delete boolean, p_now timestamptz) RETURNS bigint LANGUAGE plpgsql
+    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_mergejoin = off SET enable_hashjoin = off
+    SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    v_ended bigint;
+BEGIN
+    IF p_delete THEN
+        DELETE FROM "outbox"."outbox" AS event USING unnest(p_tids, p_ids, p_seqs) AS done (tid, id, seq)
+        WHERE event.ctid = done.tid AND event.id = done.id AND event.seq = done.seq AND event.status = 'pending';
+    ELSE
+        UPDATE "outbox"."outbox" AS event SET status = 'completed', processed_at = p_now
+        FROM unnest(p_tids, p_ids, p_seqs) AS done (tid, id, seq)
+        WHERE event.ctid = done.tid AND event.id = done.id AND event.seq = done.seq AND event.status = 'pending';
+    END IF;
+    GET DIAGNOSTICS v_ended = ROW_COUNT;
+    RETURN v_ended;
+END
+$$;
+
+-- Completes events wherever their rows are now.
+CREATE FUNCTION "outbox"."outbox_complete"(p_ids uuid[], p_seqs bigint[], p_delete boolean, p_now timestamptz)
+    RETURNS void LANGUAGE plpgsql
+    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_mergejoin = off SET enable_hashjoin = off
+    SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+BEGIN
+    IF p_delete THEN
+        DELETE FROM "outbox"."outbox" AS event USING unnest(p_ids, p_seqs) AS done (id, seq)
+        WHERE event.id = done.id AND event.seq = done.seq AND event.status = 'pending';
+    ELSE
+        UPDATE "outbox"."outbox" AS event SET status = 'completed', processed_at = p_now
+        FROM unnest(p_ids, p_seqs) AS done (id, seq)
+        WHERE event.id = done.id AND event.seq = done.seq AND event.status = 'pending';
     END IF;
 END
 $$;
@@ -96,6 +154,8 @@ DECLARE
     v_live bigint[];
     v_ids uuid[];
     v_seqs bigint[];
+    v_tids tid[];
+    v_ended bigint;
     v_gone_lease bigint[];
     v_gone_ids uuid[];
     v_rest record;
@@ -113,19 +173,12 @@ BEGIN
         JOIN "outbox"."outbox_lease" AS lease ON lease.number = token.number AND lease.secret = token.secret
         WHERE lease.until > v_now;
 
-    WITH held AS MATERIALIZED (
-        SELECT lease.number, unnest(lease.ids) AS id FROM "outbox"."outbox_lease" AS lease WHERE lease.number = ANY (v_live))
-    SELECT array_agg(done.id), array_agg(done.seq), array_agg(done.lease) INTO v_ids, v_seqs, v_gone_lease
-        FROM unnest(p_done_lease, p_done_ids, p_done_seqs) AS done (lease, id, seq)
-        WHERE (done.lease, done.id) IN (SELECT number, id FROM held);
+    SELECT held.ids, held.seqs, held.leases, held.tids INTO v_ids, v_seqs, v_gone_lease, v_tids
+        FROM "outbox"."outbox_held"(v_live, p_done_lease, p_done_ids, p_done_seqs) AS held;
     v_gone_ids := v_ids;
-    IF p_delete THEN
-        DELETE FROM "outbox"."outbox" AS event USING unnest(v_ids, v_seqs) AS done (id, seq)
-        WHERE event.id = done.id AND event.seq = done.seq AND event.status = 'pending';
-    ELSE
-        UPDATE "outbox"."outbox" AS event SET status = 'completed', processed_at = v_now
-        FROM unnest(v_ids, v_seqs) AS done (id, seq)
-        WHERE event.id = done.id AND event.seq = done.seq AND event.status = 'pending';
+    v_ended := "outbox"."outbox_complete_at"(v_tids, v_ids, v_seqs, p_delete, v_now);
+    IF v_ended < cardinality(v_ids) THEN
+        PERFORM "outbox"."outbox_complete"(v_ids, v_seqs, p_delete, v_now);
     END IF;
     IF coalesce(cardinality(v_ids), 0) < cardinality(p_done_ids) THEN
         RETURN QUERY SELECT done.lease, done.seq FROM unnest(p_done_lease, p_done_ids, p_done_seqs) AS done (lease, id, seq)

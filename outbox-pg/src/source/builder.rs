@@ -204,6 +204,7 @@ impl PgSourceBuilder {
             sessions,
             claim: Claim {
                 claim: self.sql(include_str!("../../sql/claim.sql")),
+                read_at: self.sql(include_str!("../../sql/read_at.sql")),
                 read: self.sql(include_str!("../../sql/read.sql")),
                 pooler: self.pooler,
             },

@@ -1,6 +1,6 @@
 //! Claiming, and reading what was claimed.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use outbox_core::{
     AggregateId, AggregateType, ClaimRequest, ClaimToken, Claimed, Envelope, EventId, EventType, Headers,
@@ -18,6 +18,9 @@ use crate::sql::Sql;
 #[derive(Debug, Clone)]
 pub(super) struct Claim {
     pub(super) claim: Sql,
+    /// Reads rows where they were when they were claimed.
+    pub(super) read_at: Sql,
+    /// Reads rows wherever they are now.
     pub(super) read: Sql,
     /// The claim is in a transaction, which has to end before what was claimed is read.
     pub(super) pooler: bool,
@@ -53,36 +56,63 @@ impl Claim {
         if self.pooler {
             commit_and_go_on(connection).await?;
         }
-        let mut ids: Vec<Uuid> = Vec::new();
-        let mut seqs: Vec<i64> = Vec::new();
-        let mut lease_of: HashMap<i64, i64> = HashMap::new();
-        for lease in &leases {
-            let number: i64 = lease.try_get(0)?;
-            ids.extend(lease.try_get::<Vec<Uuid>, _>(1)?);
-            let of_lease: Vec<i64> = lease.try_get(2)?;
-            lease_of.extend(of_lease.iter().map(|seq| (*seq, number)));
-            seqs.extend(of_lease);
-        }
-        let rows = self
-            .read
-            .query()
-            .bind(ids)
-            .bind(seqs)
-            .fetch_all(connection)
-            .await?;
-        let mut claimed = Vec::with_capacity(rows.len());
-        for row in &rows {
-            let seq: i64 = row.try_get(0)?;
-            if let Some(number) = lease_of.get(&seq) {
-                claimed.push(decode(
-                    row,
-                    ClaimToken::from_parts(*number, secret),
-                    Position(seq),
-                )?);
-            }
+        let taken = Taken::collect(&leases, secret)?;
+        let read_at = self.read_at.query().bind(taken.leases.clone());
+        let mut claimed = taken.decode(&read_at.fetch_all(&mut *connection).await?)?;
+        if claimed.len() < taken.seqs.len() {
+            let (ids, seqs) = taken.without(&claimed);
+            let read = self.read.query().bind(ids).bind(seqs);
+            claimed.extend(taken.decode(&read.fetch_all(connection).await?)?);
         }
         claimed.sort_unstable_by_key(|event| event.position);
         Ok(claimed)
+    }
+}
+
+/// What a claim took.
+#[derive(Debug, Default)]
+struct Taken {
+    secret: i64,
+    leases: Vec<i64>,
+    ids: Vec<Uuid>,
+    seqs: Vec<i64>,
+    lease_of: HashMap<i64, i64>,
+}
+
+impl Taken {
+    fn collect(leases: &[PgRow], secret: i64) -> Result<Self, sqlx::Error> {
+        let mut taken = Self {
+            secret,
+            ..Self::default()
+        };
+        for lease in leases {
+            let number: i64 = lease.try_get(0)?;
+            let seqs: Vec<i64> = lease.try_get(2)?;
+            taken.leases.push(number);
+            taken.ids.extend(lease.try_get::<Vec<Uuid>, _>(1)?);
+            taken.lease_of.extend(seqs.iter().map(|seq| (*seq, number)));
+            taken.seqs.extend(seqs);
+        }
+        Ok(taken)
+    }
+
+    fn decode(&self, rows: &[PgRow]) -> Result<Vec<Claimed>, sqlx::Error> {
+        let mut claimed = Vec::with_capacity(rows.len());
+        for row in rows {
+            let seq: i64 = row.try_get(0)?;
+            if let Some(number) = self.lease_of.get(&seq) {
+                let token = ClaimToken::from_parts(*number, self.secret);
+                claimed.push(decode(row, token, Position(seq))?);
+            }
+        }
+        Ok(claimed)
+    }
+
+    /// What else was taken.
+    fn without(&self, claimed: &[Claimed]) -> (Vec<Uuid>, Vec<i64>) {
+        let found: HashSet<i64> = claimed.iter().map(|event| event.position.0).collect();
+        let taken = self.ids.iter().zip(&self.seqs);
+        taken.filter(|(_, seq)| !found.contains(seq)).unzip()
     }
 }
 
