@@ -20,7 +20,8 @@ async fn main() -> Result<ExitCode, Box<dyn Error>> {
 
     let mut arguments = std::env::args_os().skip(1);
     let Some(program) = arguments.next() else {
-        let input = tokio::task::spawn_blocking(|| std::io::copy(&mut std::io::stdin(), &mut std::io::sink()));
+        let input =
+            tokio::task::spawn_blocking(|| std::io::copy(&mut std::io::stdin(), &mut std::io::sink()));
         tokio::select! {
             ended = input => {
                 ended??;
