@@ -70,8 +70,8 @@ pub use outbox_pg::{
 
 // The relay, and what can be set about it.
 pub use outbox_core::{
-    ConfigError, DatabaseUrl, Health, KeyPolicy, Next, Policy, Relay, RelayBuilder, RelayError, RelayHandle,
-    RelaySettings, Report, RetryPolicy, variable,
+    Breaker, ConfigError, DatabaseUrl, Health, KeyPolicy, Next, Policy, Relay, RelayBuilder, RelayError,
+    RelayHandle, RelaySettings, Report, RetryPolicy, variable,
 };
 
 // Where events wait.
@@ -118,4 +118,11 @@ pub mod __private {
     };
     #[cfg(feature = "pg")]
     pub use outbox_pg::__private::{FromState, PgConnection};
+}
+
+/// The samples of these pages are compiled with the tests.
+#[cfg(all(doctest, feature = "pg", feature = "inproc", feature = "macros"))]
+mod pages {
+    #[doc = include_str!("../docs/policies.md")]
+    struct Policies;
 }

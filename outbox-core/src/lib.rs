@@ -117,7 +117,7 @@ pub use new_event::{
 };
 pub use policy::{KeyPolicy, Next, Policy, RetryPolicy};
 pub use prefix::PrefixTracker;
-pub use relay::{Health, Relay, RelayBuilder, RelayError, RelayHandle, Report};
+pub use relay::{Breaker, Health, Relay, RelayBuilder, RelayError, RelayHandle, Report};
 pub use route::{FanOut, Router};
 pub use settings::{DatabaseUrl, RelaySettings, variable};
 pub use source::{

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tracing::Span;
 
-use crate::{Delivery, EventType, Listening, PartName};
+use crate::{Breaker, Delivery, EventType, Listening, PartName};
 
 /// Names of metrics.
 pub mod metric {
@@ -28,6 +28,8 @@ pub mod metric {
     pub const CLAIMS_LOST_TOTAL: &str = "outbox_claims_lost_total";
     /// Gauge, 0 or 1: whether the source is told of new events at once.
     pub const LISTENER_UP: &str = "outbox_listener_up";
+    /// Gauge by `event_type`: where its outage breaker stands. 0 closed, 1 half-open, 2 open.
+    pub const BREAKER_STATE: &str = "outbox_breaker_state";
     /// Counter: claims that failed.
     pub const POLL_ERRORS_TOTAL: &str = "outbox_poll_errors_total";
 }
@@ -52,6 +54,10 @@ pub mod log_line {
     pub const CLAIMS_LOST: &str = "outbox_claims_lost";
     /// A handler ignores its cancellation.
     pub const HANDLER_STUCK: &str = "outbox_handler_stuck";
+    /// A transport or a dependency is down: the events of a type wait for probes.
+    pub const BREAKER_OPENED: &str = "outbox_breaker_opened";
+    /// It is back.
+    pub const BREAKER_CLOSED: &str = "outbox_breaker_closed";
     /// An event became a dead letter.
     pub const EVENT_FAILED: &str = "outbox_event_failed";
     /// The in-process dispatcher starts.
@@ -121,6 +127,11 @@ pub trait Metrics: Send + Sync + 'static {
     /// How the source hears of new events has changed.
     fn listening(&self, listening: Listening) {
         let _ = listening;
+    }
+
+    /// The outage breaker of an event type has moved.
+    fn breaker(&self, event_type: &EventType, breaker: Breaker) {
+        let _ = (event_type, breaker);
     }
 
     /// A dispatcher ran one part of a delivery.

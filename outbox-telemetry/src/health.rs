@@ -51,6 +51,11 @@ fn state(health: &Health, good: bool) -> Value {
         Listening::Down => "down",
         Listening::PollOnly => "poll only",
     };
+    let breakers: serde_json::Map<String, Value> = health
+        .breakers()
+        .into_iter()
+        .map(|(event_type, breaker)| (event_type.as_str().to_owned(), breaker.as_str().into()))
+        .collect();
     json!({
         "ok": good,
         "ended": health.has_ended(),
@@ -60,5 +65,6 @@ fn state(health: &Health, good: bool) -> Value {
         "in_flight": health.in_flight(),
         "stuck": health.stuck(),
         "listener": listener,
+        "breakers": breakers,
     })
 }

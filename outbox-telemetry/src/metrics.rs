@@ -8,7 +8,7 @@ use std::time::Duration;
 use opentelemetry::metrics::{Counter, Gauge, Histogram, Meter};
 use opentelemetry::{InstrumentationScope, KeyValue, global};
 use outbox_core::telemetry::{Metrics, OutcomeLabel, metric};
-use outbox_core::{EventType, Listening, PartName};
+use outbox_core::{Breaker, EventType, Listening, PartName};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::labels::Labels;
@@ -35,6 +35,7 @@ pub struct OtelMetrics {
     claims_lost: Counter<u64>,
     poll_errors: Counter<u64>,
     listener: Gauge<u64>,
+    breaker: Gauge<u64>,
     pending: Gauge<u64>,
     oldest: Gauge<f64>,
     failed: Gauge<u64>,
@@ -124,6 +125,11 @@ impl OtelMetrics {
                 metric::LISTENER_UP,
                 "1",
                 "whether the source is told of new events at once",
+            ),
+            breaker: level(
+                metric::BREAKER_STATE,
+                "1",
+                "outage breaker of an event type: 0 closed, 1 half-open, 2 open",
             ),
             pending: level(metric::PENDING_EVENTS, "{event}", "events that wait"),
             oldest: meter
@@ -219,6 +225,16 @@ impl Metrics for OtelMetrics {
 
     fn listening(&self, listening: Listening) {
         self.listener.record(u64::from(listening == Listening::Up), &[]);
+    }
+
+    fn breaker(&self, event_type: &EventType, breaker: Breaker) {
+        let state = match breaker {
+            Breaker::Closed => 0,
+            Breaker::HalfOpen => 1,
+            Breaker::Open => 2,
+        };
+        let labels = [KeyValue::new("event_type", self.types.of(event_type.as_str()))];
+        self.breaker.record(state, &labels);
     }
 
     fn handled(&self, event_type: &EventType, part: &PartName, outcome: OutcomeLabel, took: Duration) {

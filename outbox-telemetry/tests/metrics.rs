@@ -27,7 +27,7 @@ macro_rules! events {
         }
     )*};
 }
-events!(Good, Flaky, Bad, Nobody, Slow);
+events!(Good, Flaky, Bad, Nobody, Slow, Remote);
 
 /// What the first table of docs/telemetry.md promises: name, kind, unit, labels.
 fn documented() -> BTreeSet<(String, String, String, BTreeSet<String>)> {
@@ -58,17 +58,25 @@ struct Stage {
     go_on: Arc<Notify>,
 }
 
-/// Handlers that succeed, fail once, reject, and wait to be told.
+/// Handlers that succeed, fail once, reject, meet an outage once, and wait to be told.
 fn stage() -> Stage {
     let (started, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let (begun, told) = (Arc::clone(&started), Arc::clone(&go_on));
-    let waited = Arc::new(AtomicBool::new(false));
+    let (waited, was_down) = (Arc::new(AtomicBool::new(false)), AtomicBool::new(false));
     let handlers = Registry::new()
         .on("good", async |_: Good, _: Context| Ok(()))
         .on("bad", async |_: Bad, _: Context| Err(HandlerError::reject("no")))
         .on("flaky", async |_: Flaky, ctx: Context| match ctx.attempt() {
             1 => Err(HandlerError::retry("not yet")),
             _ => Ok(()),
+        })
+        .on("remote", move |_: Remote, _: Context| {
+            let down = !was_down.swap(true, Ordering::Relaxed);
+            std::future::ready(if down {
+                Err(HandlerError::outage("down"))
+            } else {
+                Ok(())
+            })
         })
         .on("slow", move |_: Slow, _: Context| {
             let (begun, told, waited) = (Arc::clone(&begun), Arc::clone(&told), Arc::clone(&waited));
@@ -123,19 +131,20 @@ async fn a_run_emits_what_is_documented_and_the_figures_equal_a_recount() {
     for _ in 0..4 {
         world.publish(&Nobody).await;
     }
-    world.until("status <> 'pending'", 14).await;
+    world.publish(&Remote).await;
+    world.until("status <> 'pending'", 15).await;
     // A claim that is lost while its handler runs: its event is delivered again.
     world.publish(&Slow).await;
     started.notified().await;
     world.run("DELETE FROM outbox.outbox_lease").await;
     go_on.notify_one();
-    world.until("status = 'completed'", 13).await;
+    world.until("status = 'completed'", 14).await;
     // A claim that fails: the next one after its connections are gone.
     world
         .run("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'outbox-relay' AND datname = current_database()")
         .await;
     world.publish(&Good).await;
-    world.until("status = 'completed'", 14).await;
+    world.until("status = 'completed'", 15).await;
     let admin = PgAdmin::new(world.database.pool().clone(), &Names::default());
     let now = admin.gauges(1000).await.unwrap();
     metrics.backlog(Backlog {
@@ -160,6 +169,8 @@ async fn a_run_emits_what_is_documented_and_the_figures_equal_a_recount() {
         ("Bad", "failed", 2.0),
         ("Nobody", "unhandled", 4.0),
         ("Slow", "completed", 1.0),
+        ("Remote", "released", 1.0),
+        ("Remote", "completed", 1.0),
     ] {
         assert_eq!(settled(event_type, outcome), events, "{event_type} {outcome}");
     }
@@ -174,8 +185,12 @@ async fn a_run_emits_what_is_documented_and_the_figures_equal_a_recount() {
     assert!(collected.sum("outbox_poll_errors_total") >= 1.0);
     assert_eq!(collected.sum("outbox_failed_events"), 2.0);
     assert_eq!(collected.sum("outbox_pending_events"), 0.0);
-    // Handlers ran 6 + 6 + 2 times, and the slow one twice.
-    assert_eq!(collected.count("dispatcher_handler_seconds"), 16.0);
+    assert_eq!(
+        collected.value("outbox_breaker_state", &[("event_type", "Remote")]),
+        0.0
+    );
+    // Handlers ran 6 + 6 + 2 times, the slow one and the one that met an outage twice.
+    assert_eq!(collected.count("dispatcher_handler_seconds"), 18.0);
 }
 
 /// The table's own account, by type: completed, failed, and failed attempts.

@@ -193,6 +193,7 @@ impl Engine {
         if self.reminders.pass(now) | self.types.resume(now) {
             self.poll_again();
         }
+        self.note_breakers();
     }
 
     pub(super) fn stop_listening(&mut self) {

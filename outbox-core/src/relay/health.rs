@@ -1,11 +1,14 @@
 //! How a relay is doing, for readiness probes.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::Listening;
+use super::breaker::Breaker;
+use crate::{EventType, Listening};
 
 /// How a relay is doing. Shared with the running relay, and cheap to read.
 #[derive(Debug)]
@@ -21,6 +24,8 @@ pub struct Health {
     in_flight: AtomicUsize,
     stuck: AtomicUsize,
     listening: AtomicU8,
+    /// Those that are not closed.
+    breakers: Mutex<BTreeMap<EventType, Breaker>>,
 }
 
 impl Health {
@@ -36,6 +41,7 @@ impl Health {
             in_flight: AtomicUsize::new(0),
             stuck: AtomicUsize::new(0),
             listening: AtomicU8::new(0),
+            breakers: Mutex::default(),
         }
     }
 
@@ -78,6 +84,25 @@ impl Health {
             1 => Listening::Down,
             _ => Listening::Up,
         }
+    }
+
+    /// Where the outage breaker of an event type stands.
+    #[must_use]
+    pub fn breaker(&self, event_type: &EventType) -> Breaker {
+        self.lock_breakers().get(event_type).copied().unwrap_or_default()
+    }
+
+    /// The event types whose outage breaker is not closed. Readiness does not depend on them: other types flow.
+    #[must_use]
+    pub fn breakers(&self) -> Vec<(EventType, Breaker)> {
+        let all = self.lock_breakers();
+        all.iter()
+            .map(|(name, breaker)| (name.clone(), *breaker))
+            .collect()
+    }
+
+    fn lock_breakers(&self) -> MutexGuard<'_, BTreeMap<EventType, Breaker>> {
+        self.breakers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether the relay's loop is over: stopped, failed, or dropped.
@@ -127,6 +152,16 @@ impl Health {
 
     pub(super) fn set_stuck(&self, deliveries: usize) {
         self.stuck.store(deliveries, Ordering::Relaxed);
+    }
+
+    /// Notes where a breaker stands, and returns where it stood.
+    pub(super) fn set_breaker(&self, event_type: &EventType, breaker: Breaker) -> Breaker {
+        let mut all = self.lock_breakers();
+        let before = match breaker {
+            Breaker::Closed => all.remove(event_type),
+            Breaker::HalfOpen | Breaker::Open => all.insert(event_type.clone(), breaker),
+        };
+        before.unwrap_or_default()
     }
 
     /// Notes how the source listens; whether that has changed.

@@ -24,6 +24,7 @@
 //! fails, panics or hangs is an outcome of its event. Whatever ends the loop, what is claimed comes back by its lease.
 
 mod backoff;
+mod breaker;
 mod builder;
 mod caught;
 mod drain;
@@ -56,6 +57,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
+pub use breaker::Breaker;
 use builder::Parts;
 pub use builder::RelayBuilder;
 use engine::{Engine, Occurrence};
@@ -190,6 +192,7 @@ impl Engine {
             Occurrence::Finished | Occurrence::Time | Occurrence::Stop => {}
         }
         self.collect(now);
+        self.return_unprobed(now);
         self.note_listening();
     }
 

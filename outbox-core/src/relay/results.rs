@@ -24,16 +24,17 @@ impl Engine {
             ended,
             leaves,
         } = result;
+        let rules = &item.rules;
+        match ended {
+            Ended::Delivered(_) | Ended::Failed => self.types.answered(rules),
+            Ended::Outage => self.types.outage(rules, now),
+            Ended::TimedOut | Ended::NotTried => {}
+        }
+        // Afterwards: whether there is a place depends on the breaker.
         if !leaves.is_empty() {
             let freed = self.types.leave(&leaves);
             self.pool.push(freed);
             self.more = true;
-        }
-        let rules = &item.rules;
-        match ended {
-            Ended::Delivered(_) => self.types.delivered(rules),
-            Ended::Outage => self.types.outage(rules, now),
-            Ended::Failed | Ended::NotTried => {}
         }
         let Some(held) = self.take_held(item.held) else {
             self.forget_stuck(item.held);

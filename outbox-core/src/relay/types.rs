@@ -3,11 +3,12 @@
 use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::breaker::{Breaker, Circuit};
 use super::outcome::{WAIT_MAX, outage_wait};
 use super::work::Work;
 use crate::{Dispatcher, EventType, KeyPolicy, RelaySettings, RetryPolicy};
@@ -22,6 +23,8 @@ pub(super) struct Rules {
     pub(super) limit: Option<u32>,
     /// Outages in a row.
     pub(super) outages: AtomicU32,
+    /// The breaker is open: what a worker has not begun goes back.
+    pub(super) open: AtomicBool,
 }
 
 /// All types seen so far, and what waits for a place in a limited one.
@@ -30,6 +33,12 @@ pub(super) struct Types {
     known: HashMap<EventType, TypeState>,
     /// Types that have a limit or an outage, hence a say in the next claim.
     watched: Vec<EventType>,
+    /// How many breakers are half-open.
+    half_open: usize,
+    /// What breakers have become since somebody asked.
+    changes: Vec<(EventType, Breaker)>,
+    /// Work that would go beside a probe.
+    returned: Vec<Work>,
 }
 
 #[derive(Debug)]
@@ -39,7 +48,7 @@ struct TypeState {
     /// Places that were given back for deliveries that hang, before their work has ended.
     left_early: u32,
     waiting: VecDeque<Work>,
-    paused_until: Option<Instant>,
+    circuit: Circuit,
 }
 
 /// More types than this are forgotten and looked up again: types come from outside, memory does not grow with them.
@@ -69,6 +78,7 @@ impl Types {
             key: policy.key,
             limit: policy.concurrency.map(|limit| limit.get()),
             outages: AtomicU32::new(0),
+            open: AtomicBool::new(false),
         });
         if rules.limit.is_some() {
             self.watch(event_type);
@@ -78,7 +88,7 @@ impl Types {
             running: 0,
             left_early: 0,
             waiting: VecDeque::new(),
-            paused_until: None,
+            circuit: Circuit::Closed,
         };
         self.known.insert(event_type.clone(), state);
         rules
@@ -90,14 +100,24 @@ impl Types {
         }
     }
 
-    /// Takes a place in every limited type of the work, or keeps the work until there is one in each.
-    pub(super) fn admit(&mut self, work: Work) -> Option<Work> {
-        let full = work.limited.iter().find(|event_type| {
-            let state = self.known.get(*event_type);
-            state.is_some_and(|state| state.rules.limit.is_some_and(|limit| state.running >= limit))
-        });
+    /// Takes a place in every limited type of the work, or keeps the work until there is one in each. What is not to be
+    /// a probe, because there is one already, is not kept.
+    pub(super) fn admit(&mut self, mut work: Work) -> Option<Work> {
+        if self.half_open > 0 {
+            work.limit_types(|rules| {
+                let state = self.known.get(&rules.event_type);
+                state.is_some_and(|state| state.circuit == Circuit::HalfOpen)
+            });
+        }
+        let full = work
+            .limited
+            .iter()
+            .find(|event_type| self.known.get(*event_type).is_some_and(TypeState::is_full));
         if let Some(state) = full.cloned().and_then(|full| self.known.get_mut(&full)) {
-            state.waiting.push_back(work);
+            match state.circuit {
+                Circuit::HalfOpen => self.returned.push(work),
+                Circuit::Closed | Circuit::Open { .. } => state.waiting.push_back(work),
+            }
             return None;
         }
         for event_type in &work.limited {
@@ -130,7 +150,8 @@ impl Types {
 
     /// Gives back the place of a delivery that hangs; whenever its work ends, that place counts no more.
     pub(super) fn leave_early(&mut self, rules: &Rules) -> Vec<Work> {
-        if rules.limit.is_none() {
+        let counted = |state: &TypeState| state.rules.limit.is_some() || state.running > 0;
+        if !self.known.get(&rules.event_type).is_some_and(counted) {
             return Vec::new();
         }
         let freed = self.leave(std::slice::from_ref(&rules.event_type));
@@ -140,25 +161,52 @@ impl Types {
         freed
     }
 
-    /// A delivery of the type succeeded: an outage is over.
-    pub(super) fn delivered(&mut self, rules: &Rules) {
-        if rules.outages.swap(0, Ordering::Relaxed) > 0
-            && let Some(state) = self.known.get_mut(&rules.event_type)
-        {
-            state.paused_until = None;
+    /// A delivery of the type was answered, by whatever but an outage. Only a probe's answer says that it is over: others
+    /// may have begun before it.
+    pub(super) fn answered(&mut self, rules: &Rules) {
+        if rules.outages.load(Ordering::Relaxed) == 0 {
+            return;
         }
+        let state = self.known.get(&rules.event_type);
+        if state.is_some_and(|state| state.circuit == Circuit::HalfOpen) {
+            rules.outages.store(0, Ordering::Relaxed);
+            self.turn(&rules.event_type, Circuit::Closed);
+        }
+    }
+
+    fn turn(&mut self, event_type: &EventType, circuit: Circuit) {
+        let Some(state) = self.known.get_mut(event_type) else {
+            return;
+        };
+        let before = std::mem::replace(&mut state.circuit, circuit).breaker();
+        let after = circuit.breaker();
+        state.rules.open.store(after == Breaker::Open, Ordering::Relaxed);
+        if before != after {
+            self.half_open -= usize::from(before == Breaker::HalfOpen);
+            self.half_open += usize::from(after == Breaker::HalfOpen);
+            self.changes.push((event_type.clone(), after));
+        }
+    }
+
+    /// What breakers have become since the last call.
+    pub(super) fn take_changes(&mut self) -> Vec<(EventType, Breaker)> {
+        std::mem::take(&mut self.changes)
+    }
+
+    /// What was claimed beside a probe, to be handed back.
+    pub(super) fn take_returned(&mut self) -> Vec<Work> {
+        std::mem::take(&mut self.returned)
     }
 
     /// The type's transport is down: its events are left alone for a while. Many reports at once count as one.
     pub(super) fn outage(&mut self, rules: &Rules, now: Instant) {
-        let Some(state) = self.known.get_mut(&rules.event_type) else {
-            return;
-        };
-        if state.paused_until.is_some_and(|until| now < until) {
+        let state = self.known.get(&rules.event_type);
+        if state.is_none_or(|state| state.circuit.is_open(now)) {
             return;
         }
         let outages = rules.outages.fetch_add(1, Ordering::Relaxed);
-        state.paused_until = Some(now + outage_wait(outages, fastrand::f64()));
+        let until = now + outage_wait(outages, fastrand::f64());
+        self.turn(&rules.event_type, Circuit::Open { until });
         self.watch(&rules.event_type);
     }
 
@@ -171,48 +219,62 @@ impl Types {
         self.watched.iter().filter(shut).cloned().collect()
     }
 
-    /// When the next pause ends.
+    /// When the next open breaker lets a probe through.
     pub(super) fn next_resume(&self) -> Option<Instant> {
-        let pause = |event_type: &EventType| self.known.get(event_type).and_then(|state| state.paused_until);
-        self.watched.iter().filter_map(pause).min()
+        let open_until = |event_type: &EventType| match self.known.get(event_type)?.circuit {
+            Circuit::Open { until } => Some(until),
+            Circuit::Closed | Circuit::HalfOpen => None,
+        };
+        self.watched.iter().filter_map(open_until).min()
     }
 
-    /// Ends pauses whose time is over; whether there was one.
+    /// Opens breakers half whose time is over; whether there was one.
     pub(super) fn resume(&mut self, now: Instant) -> bool {
-        let mut resumed = false;
-        for event_type in &self.watched {
-            if let Some(state) = self.known.get_mut(event_type)
-                && state.paused_until.is_some_and(|until| until <= now)
-            {
-                state.paused_until = None;
-                resumed = true;
-            }
+        let over =
+            |state: &TypeState| state.circuit.breaker() == Breaker::Open && !state.circuit.is_open(now);
+        let resumed: Vec<EventType> = self
+            .watched
+            .iter()
+            .filter(|event_type| self.known.get(*event_type).is_some_and(over))
+            .cloned()
+            .collect();
+        for event_type in &resumed {
+            self.turn(event_type, Circuit::HalfOpen);
         }
-        resumed
+        !resumed.is_empty()
     }
 
     /// Everything that waits for a place, for a relay that stops.
     pub(super) fn take_waiting(&mut self) -> Vec<Work> {
-        self.known
-            .values_mut()
-            .flat_map(|state| state.waiting.drain(..))
-            .collect()
+        let mut waiting = self.take_returned();
+        waiting.extend(self.known.values_mut().flat_map(|state| state.waiting.drain(..)));
+        waiting
     }
 }
 
 impl TypeState {
     /// The first that waits, if there is a place.
     fn next(&mut self) -> Option<Work> {
-        let free = self.rules.limit.is_none_or(|limit| self.running < limit);
-        if free { self.waiting.pop_front() } else { None }
+        if self.is_full() {
+            None
+        } else {
+            self.waiting.pop_front()
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        let limit = match self.circuit {
+            Circuit::HalfOpen => Some(1),
+            Circuit::Closed | Circuit::Open { .. } => self.rules.limit,
+        };
+        limit.is_some_and(|limit| self.running >= limit)
     }
 
     fn has_a_say(&self) -> bool {
-        self.rules.limit.is_some() || self.paused_until.is_some()
+        self.rules.limit.is_some() || self.circuit != Circuit::Closed
     }
 
     fn is_shut(&self, now: Instant) -> bool {
-        let full = self.rules.limit.is_some_and(|limit| self.running >= limit);
-        full || self.paused_until.is_some_and(|until| now < until)
+        self.is_full() || self.circuit.is_open(now)
     }
 }

@@ -71,6 +71,19 @@ impl Work {
         }
     }
 
+    /// Notes a limit for the types of its events that `limits` names.
+    pub(super) fn limit_types(&mut self, limits: impl Fn(&Rules) -> bool) {
+        let items = match &self.items {
+            Items::One(item) => std::slice::from_ref(item),
+            Items::Run(run) => run,
+        };
+        for rules in items.iter().map(|item| &item.rules) {
+            if limits(rules) && !self.limited.contains(&rules.event_type) {
+                self.limited.push(rules.event_type.clone());
+            }
+        }
+    }
+
     pub(super) fn into_items(self) -> Vec<Item> {
         match self.items {
             Items::One(item) => vec![item],
@@ -84,6 +97,8 @@ impl Work {
 pub(super) enum Ended {
     Delivered(Delivered),
     Failed,
+    /// Its time was over: whether anybody was there to answer, nobody knows.
+    TimedOut,
     Outage,
     NotTried,
 }

@@ -178,7 +178,8 @@ impl Worker<'_> {
                 FailureKind::NotTried => Ended::NotTried,
                 FailureKind::Retry | FailureKind::Reject => Ended::Failed,
             },
-            TryResult::TimedOut { .. } | TryResult::Panicked { .. } => Ended::Failed,
+            TryResult::TimedOut { .. } => Ended::TimedOut,
+            TryResult::Panicked { .. } => Ended::Failed,
         };
         let error = spans::error(&item.delivery.span, &result);
         let tried = Tried {
@@ -283,7 +284,8 @@ fn own_token(delivery: &Delivery) -> Delivery {
 }
 
 fn may_start(item: &Item, now: Instant) -> bool {
-    item.lease.is_trusted(now) && !item.delivery.cancelled.is_cancelled()
+    let meant_to = !item.delivery.cancelled.is_cancelled() && !item.rules.open.load(Ordering::Relaxed);
+    meant_to && item.lease.is_trusted(now)
 }
 
 async fn wait_for<T>(mut call: Caught<'_, T>, deliveries: &[Delivery]) -> Ran<T> {
