@@ -7,9 +7,9 @@ run:
 	cargo run --example quickstart
 
 # Every test: unit, integration, examples, doctests. Finds or starts a Postgres and a Kafka; for Kafka it needs Java 17,
-# Maven, a C compiler, make and zlib's headers.
+# Maven, a C compiler, make and zlib's headers. ARGS goes to the tests.
 test:
-	cargo test --workspace --no-fail-fast
+	cargo test --workspace --no-fail-fast -- $(ARGS)
 
 # The Kafka transport alone.
 test-kafka:

@@ -1,5 +1,6 @@
 //! An event on its way into the outbox.
 
+use std::fmt;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -69,8 +70,9 @@ pub enum InvalidEvent {
 
 /// An event with everything that travels with it, ready to be published.
 ///
-/// Made from an [`Event`] by [`NewEvent::of`], and changed by its `with_` methods.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Made from an [`Event`] by [`NewEvent::of`], and changed by its `with_` methods. `Debug` leaves out the payload and the
+/// headers' values.
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NewEvent {
     /// The event's id; a new one unless set.
@@ -91,6 +93,22 @@ pub struct NewEvent {
     pub headers: Headers,
     /// When it becomes due.
     pub due: Due,
+}
+
+impl fmt::Debug for NewEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NewEvent")
+            .field("id", &self.id)
+            .field("event_type", &self.event_type)
+            .field("aggregate_type", &self.aggregate_type)
+            .field("aggregate_id", &self.aggregate_id)
+            .field("ordering_key", &self.ordering_key)
+            .field("tenant_id", &self.tenant_id)
+            .field("payload", &self.payload)
+            .field("headers", &self.headers.keys())
+            .field("due", &self.due)
+            .finish()
+    }
 }
 
 /// The most bytes of payload that an event may have unless a publisher says otherwise: 1 MiB.

@@ -1,5 +1,7 @@
 //! Events as an operator sees them: without their payloads.
 
+use std::fmt;
+
 use jiff::Timestamp;
 use outbox_core::{EventId, Headers, Position};
 use sqlx::Row;
@@ -42,8 +44,8 @@ pub struct EventSummary {
     pub discarded_at: Option<Timestamp>,
 }
 
-/// Everything about an event but its payload.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Everything about an event but its payload. `Debug` leaves out the headers' values.
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EventDetails {
     /// What lists show.
@@ -60,6 +62,20 @@ pub struct EventDetails {
     pub leased_until: Option<Timestamp>,
     /// What keeps it from running, such as `type paused` or `key parked`.
     pub blocked_by: Vec<String>,
+}
+
+impl fmt::Debug for EventDetails {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EventDetails")
+            .field("summary", &self.summary)
+            .field("aggregate_type", &self.aggregate_type)
+            .field("aggregate_id", &self.aggregate_id)
+            .field("headers", &self.headers.keys())
+            .field("done_parts", &self.done_parts)
+            .field("leased_until", &self.leased_until)
+            .field("blocked_by", &self.blocked_by)
+            .finish()
+    }
 }
 
 fn instant(row: &PgRow, column: usize) -> Result<Option<Timestamp>, sqlx::Error> {

@@ -12,6 +12,9 @@ pub(crate) struct Cast {
     pub(crate) publisher: PgPublisher,
 }
 
+/// Of every role. The gate looks for it in the output of all tests.
+const PASSWORD: &str = "planted-secret-0815";
+
 /// The roles of a cast.
 pub(crate) const ROLES: [&str; 6] = ["owner", "publisher", "handler", "relay", "reader", "stranger"];
 
@@ -25,7 +28,7 @@ impl Cast {
         };
         for part in ROLES {
             let role = cast.role(part);
-            cast.as_admin(&format!("CREATE ROLE {role} LOGIN PASSWORD 'secret'"))
+            cast.as_admin(&format!("CREATE ROLE {role} LOGIN PASSWORD '{PASSWORD}'"))
                 .await;
         }
         let grant = format!(
@@ -51,7 +54,7 @@ impl Cast {
         self.database
             .connect_options()
             .username(&self.role(part))
-            .password("secret")
+            .password(PASSWORD)
     }
 
     pub(crate) async fn connect(&self, part: &str) -> PgConnection {
