@@ -54,7 +54,11 @@ impl Target {
                 "{from} is no URL of the form postgres://USER:PASSWORD@HOST/DATABASE"
             ))
         })?;
-        Ok(options.application_name("outbox-cli"))
+        // As poolers in transaction mode want it: no setting of the session that they do not know, nothing kept prepared.
+        Ok(options
+            .application_name("outbox-cli")
+            .extra_float_digits(None)
+            .statement_cache_capacity(0))
     }
 
     /// One connection. Unlike a pool, it says at once why there is none.
@@ -68,17 +72,18 @@ impl Target {
     }
 
     pub(crate) fn pool(&self, part: Part) -> Result<PgPool, CliError> {
-        let options = self.options(part)?.statement_cache_capacity(0);
         Ok(PgPoolOptions::new()
             .max_connections(3)
             .acquire_timeout(PATIENCE)
-            .connect_lazy_with(options))
+            .connect_lazy_with(self.options(part)?))
     }
 
     /// An admin whose role may do and see everything, or an error that names what is missing.
     pub(crate) async fn admin(&self) -> Result<PgAdmin, CliError> {
         let (pool, names) = (self.pool(Part::Relay)?, self.names()?);
-        check(&mut self.connect(Part::Relay).await?, &names).await?;
+        let mut connection = self.connect(Part::Relay).await?;
+        // Behind a pooler in transaction mode, only a transaction keeps to one session.
+        check(&mut *connection.begin().await?, &names).await?;
         Ok(PgAdmin::new(pool, &names).acting_as(self.actor_name()))
     }
 

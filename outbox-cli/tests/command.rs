@@ -2,8 +2,6 @@
 
 mod support;
 
-use std::process::Stdio;
-
 use support::{PASSWORD, World};
 use tokio::process::Command;
 
@@ -64,42 +62,6 @@ async fn the_url_may_come_from_a_file_but_a_bad_one_is_not_quoted() {
 
     good.ok();
     assert_eq!(bad.code, 2, "{bad:?}");
-}
-
-#[tokio::test]
-async fn an_interrupted_redrive_says_how_to_go_on() {
-    let world = World::new().await;
-    world
-        .run("INSERT INTO outbox.outbox (id, event_type, payload, status, error, processed_at) \
-              SELECT gen_random_uuid(), 'OrderPlaced', '1', 'failed', 'boom', clock_timestamp() FROM generate_series(1, 20000)")
-        .await;
-
-    let mut command = world.command(&["redrive", "--all", "--yes", "--step", "10", "--json"], None);
-    let child = command.stdout(Stdio::piped()).spawn().unwrap();
-    while world.count("pending").await == 0 {
-        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-    }
-    let pid = child.id().unwrap().to_string();
-    assert!(
-        Command::new("kill")
-            .args(["-INT", &pid])
-            .status()
-            .await
-            .unwrap()
-            .success()
-    );
-    let output = child.wait_with_output().await.unwrap();
-    let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-
-    assert_eq!(output.status.code(), Some(130), "{said}");
-    assert_eq!(said["finished"], false);
-    let left = world.count("failed").await;
-    assert!(left > 0, "it was over before it could be interrupted");
-    let action = said["action"].to_string();
-    world.outbox(&["redrive", "--action", &action]).await.ok();
-    assert_eq!(world.count("failed").await, 0);
-    let audited = format!("SELECT events FROM outbox.outbox_audit WHERE number = {action}");
-    assert_eq!(world.number(&audited).await, 20000);
 }
 
 #[tokio::test]

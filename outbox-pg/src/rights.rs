@@ -28,23 +28,14 @@ impl Rights {
     /// # Cancel safety
     /// Reads only.
     pub async fn read(connection: &mut PgConnection, names: &Names) -> Result<Self, sqlx::Error> {
-        Self::read_with(connection, names, |sql| sql).await
-    }
-
-    pub(crate) async fn read_with(
-        connection: &mut PgConnection,
-        names: &Names,
-        prepare: impl Fn(Sql) -> Sql,
-    ) -> Result<Self, sqlx::Error> {
+        // Asked once, and perhaps through a pooler, whose next client would meet what is kept prepared.
+        let sql = |text| Sql::new(names, text).unprepared();
         let (role, remedy): (String, String) = {
             let text = "SELECT current_user::text, format('SELECT \"outbox\".\"outbox_grant_relay\"(%L)', current_user)";
-            let row = prepare(Sql::new(names, text))
-                .query()
-                .fetch_one(&mut *connection)
-                .await?;
+            let row = sql(text).query().fetch_one(&mut *connection).await?;
             (row.try_get(0)?, row.try_get(1)?)
         };
-        let rows = prepare(Sql::new(names, include_str!("../sql/rights.sql")))
+        let rows = sql(include_str!("../sql/rights.sql"))
             .query()
             .bind(names.schema().to_owned())
             .bind(names.table().to_owned())
@@ -56,7 +47,7 @@ impl Rights {
             .collect::<Result<Vec<String>, _>>()?;
         Ok(Self {
             role,
-            sees_all: Self::look(connection, names, missing.is_empty(), prepare).await?,
+            sees_all: Self::look(connection, names, missing.is_empty()).await?,
             missing,
             remedy,
         })
@@ -66,13 +57,12 @@ impl Rights {
         connection: &mut PgConnection,
         names: &Names,
         may_ask: bool,
-        prepare: impl Fn(Sql) -> Sql,
     ) -> Result<Option<bool>, sqlx::Error> {
-        let exists = prepare(Sql::new(
-            names,
+        let sql = |text| Sql::new(names, text).unprepared();
+        let exists = sql(
             "SELECT EXISTS (SELECT FROM pg_catalog.pg_proc AS ours JOIN pg_catalog.pg_namespace AS schema \
              ON ours.pronamespace = schema.oid WHERE schema.nspname = $1 AND ours.proname = $2)",
-        ));
+        );
         let exists = exists
             .query()
             .bind(names.schema().to_owned())
@@ -81,7 +71,7 @@ impl Rights {
         if !may_ask || !exists {
             return Ok(None);
         }
-        let sees_all = prepare(Sql::new(names, "SELECT \"outbox\".\"outbox_sees_all\"()"));
+        let sees_all = sql("SELECT \"outbox\".\"outbox_sees_all\"()");
         sees_all.query().fetch_one(connection).await?.try_get(0).map(Some)
     }
 }

@@ -7,6 +7,9 @@
     reason = "a test that cannot go on has to panic"
 )]
 
+#[path = "../support/pgbouncer.rs"]
+mod pgbouncer;
+
 mod dropped;
 mod handlers;
 mod invariants;

@@ -18,9 +18,10 @@ pub(super) async fn run(target: &Target, args: &Reopen) -> Result<Exit, CliError
     let count = "SELECT count(*) FROM \"outbox\".\"outbox\" WHERE status = 'completed' AND event_type = $1 \
                  AND processed_at > clock_timestamp() - $2 * interval '1 millisecond'";
     let row = sqlx::query(AssertSqlSafe(names.render(count)))
+        .persistent(false)
         .bind(event_type.as_str())
         .bind(millis)
-        .fetch_one(&pool)
+        .fetch_one(&mut *pool.begin().await?)
         .await?;
     let events: i64 = row.try_get(0)?;
     if args.dry_run || events == 0 {
@@ -31,13 +32,17 @@ pub(super) async fn run(target: &Target, args: &Reopen) -> Result<Exit, CliError
         args.yes,
     )?;
     let reopen = "SELECT \"outbox\".\"outbox_reopen\"($1, $2 * interval '1 millisecond', $3, $4)";
+    // Behind a pooler in transaction mode, only a transaction keeps to one session.
+    let mut transaction = pool.begin().await?;
     let row = sqlx::query(AssertSqlSafe(names.render(reopen)))
+        .persistent(false)
         .bind(event_type.as_str())
         .bind(millis)
         .bind(args.reason.as_str())
         .bind(target.actor_name())
-        .fetch_one(&pool)
+        .fetch_one(&mut *transaction)
         .await?;
+    transaction.commit().await?;
     say(target, row.try_get(0)?, false)
 }
 

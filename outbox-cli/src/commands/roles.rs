@@ -22,8 +22,8 @@ pub(super) async fn run(target: &Target, args: &Roles) -> Result<Exit, CliError>
         return Ok(Exit::Success);
     }
     let mut connection = target.connect(Part::Owner).await?;
-    outbox::check_version(&mut connection, &names).await?;
     let mut transaction = connection.begin().await?;
+    outbox::check_version(&mut transaction, &names).await?;
     for statement in &statements {
         sqlx::raw_sql(AssertSqlSafe(statement.clone()))
             .execute(&mut *transaction)

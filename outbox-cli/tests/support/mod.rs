@@ -117,9 +117,15 @@ impl World {
         self.outbox_as(None, args).await
     }
 
-    /// Runs the command as that role. Whatever it says, it tells no secrets.
+    /// Runs the command as that role.
     pub(crate) async fn outbox_as(&self, part: Option<&str>, args: &[&str]) -> Said {
-        let output = self.command(args, part).output().await.unwrap();
+        self.outbox_by(&self.url(part), args).await
+    }
+
+    /// Runs the command on the database of that URL. Whatever it says, it tells no secrets.
+    pub(crate) async fn outbox_by(&self, url: &str, args: &[&str]) -> Said {
+        let mut command = self.command(args, None);
+        let output = command.env("JOBS_DB_URL", url).output().await.unwrap();
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
         let said = Said {
             code: output.status.code().unwrap(),

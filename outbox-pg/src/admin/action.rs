@@ -74,7 +74,7 @@ impl Action {
                 .query()
                 .bind(self.number)
                 .bind(self.step);
-            match query.fetch_one(&self.admin.pool).await {
+            match self.admin.fetch_one(query).await {
                 Ok(row) => break row,
                 // A settlement takes rows in another order than we do. The database ended one of us.
                 Err(error) if is_deadlock(&error) && tries < TRIES => tries += 1,

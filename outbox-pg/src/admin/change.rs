@@ -152,7 +152,7 @@ impl PgAdmin {
             .bind(filter.to_json())
             .bind(discarded)
             .bind(i32::from(samples));
-        let rows = query.fetch_all(&self.pool).await.map_err(failed)?;
+        let rows = self.fetch_all(query).await.map_err(failed)?;
         let types = rows
             .iter()
             .map(|row| {
@@ -182,7 +182,7 @@ impl PgAdmin {
             .bind(filter.to_json())
             .bind(reason.to_owned())
             .bind(self.actor.clone());
-        let row = query.fetch_one(&self.pool).await.map_err(failed)?;
+        let row = self.fetch_one(query).await.map_err(failed)?;
         Ok(Action::new(self.clone(), row.try_get(0).map_err(failed)?))
     }
 
@@ -194,7 +194,7 @@ impl PgAdmin {
             .bind(what.1.to_owned())
             .bind(what.2.to_owned());
         let query = query.bind(reason.to_owned()).bind(self.actor.clone());
-        let row = query.fetch_one(&self.pool).await.map_err(failed)?;
+        let row = self.fetch_one(query).await.map_err(failed)?;
         row.try_get(0).map_err(failed)
     }
 
@@ -206,7 +206,7 @@ impl PgAdmin {
             .bind(what.1.to_owned())
             .bind(what.2.to_owned());
         let query = query.bind(reason.to_owned()).bind(self.actor.clone());
-        let row = query.fetch_one(&self.pool).await.map_err(failed)?;
+        let row = self.fetch_one(query).await.map_err(failed)?;
         let parked_by: Option<uuid::Uuid> = row.try_get(1).map_err(failed)?;
         Ok(Resumed {
             was_blocked: row.try_get::<i32, _>(0).map_err(failed)? > 0,

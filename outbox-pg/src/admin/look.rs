@@ -16,13 +16,8 @@ impl PgAdmin {
     /// Reads only.
     pub async fn status(&self) -> Result<OutboxStatus, SourceError> {
         let failed = |error| source_error("status", error);
-        let row = self
-            .statements
-            .status
-            .query()
-            .fetch_one(&self.pool)
-            .await
-            .map_err(failed)?;
+        let query = self.statements.status.query();
+        let row = self.fetch_one(query).await.map_err(failed)?;
         let text: &str = row.try_get(0).map_err(failed)?;
         serde_json::from_str(text).map_err(|error| SourceError::misconfigured("status", error))
     }
@@ -37,7 +32,7 @@ impl PgAdmin {
     pub async fn gauges(&self, cap: u32) -> Result<Gauges, SourceError> {
         let failed = |error| source_error("gauges", error);
         let query = self.statements.gauges.query().bind(i64::from(cap));
-        let row = query.fetch_one(&self.pool).await.map_err(failed)?;
+        let row = self.fetch_one(query).await.map_err(failed)?;
         let count = |column: usize| {
             row.try_get::<i64, _>(column)
                 .map(|n| u64::try_from(n).unwrap_or(0))
@@ -72,7 +67,7 @@ impl PgAdmin {
             .bind(filter.after)
             .bind(i64::from(filter.limit));
         let failed = |error| source_error("list", error);
-        let rows = query.fetch_all(&self.pool).await.map_err(failed)?;
+        let rows = self.fetch_all(query).await.map_err(failed)?;
         rows.iter()
             .map(EventSummary::of)
             .collect::<Result<_, _>>()
@@ -90,7 +85,7 @@ impl PgAdmin {
         let ids: Vec<_> = ids.iter().map(EventId::as_uuid).collect();
         let failed = |error| source_error("list", error);
         let query = self.statements.list_by_id.query().bind(ids);
-        let rows = query.fetch_all(&self.pool).await.map_err(failed)?;
+        let rows = self.fetch_all(query).await.map_err(failed)?;
         rows.iter()
             .map(EventSummary::of)
             .collect::<Result<_, _>>()
@@ -107,7 +102,7 @@ impl PgAdmin {
     pub async fn show(&self, id: EventId) -> Result<Vec<EventDetails>, SourceError> {
         let failed = |error| source_error("show", error);
         let query = self.statements.show.query().bind(id.as_uuid());
-        let rows = query.fetch_all(&self.pool).await.map_err(failed)?;
+        let rows = self.fetch_all(query).await.map_err(failed)?;
         rows.iter()
             .map(EventDetails::of)
             .collect::<Result<_, _>>()
@@ -129,7 +124,8 @@ impl PgAdmin {
             .query()
             .bind(id.as_uuid())
             .bind(tenant_id.as_str().to_owned());
-        let row = query.fetch_optional(&self.pool).await.map_err(failed)?;
-        row.map(|row| row.try_get(0)).transpose().map_err(failed)
+        let rows = self.fetch_all(query).await.map_err(failed)?;
+        let payload = rows.first().map(|row| row.try_get(0));
+        payload.transpose().map_err(failed)
     }
 }

@@ -12,7 +12,9 @@ mod status;
 
 use std::sync::Arc;
 
-use sqlx::PgPool;
+use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::query::Query;
+use sqlx::{PgPool, Postgres};
 
 pub use self::action::{Action, Progress};
 pub use self::change::{Preview, Resumed};
@@ -54,7 +56,8 @@ impl PgAdmin {
     /// Operates the outbox of that name.
     #[must_use]
     pub fn new(pool: PgPool, names: &Names) -> Self {
-        let sql = |text| Sql::new(names, text);
+        // Too rare to be kept prepared; and what is, fails behind a pooler in transaction mode.
+        let sql = |text| Sql::new(names, text).unprepared();
         Self {
             pool,
             names: names.clone(),
@@ -87,4 +90,28 @@ impl PgAdmin {
         self.actor = actor.into();
         self
     }
+
+    /// Runs one statement in a transaction of its own; its only row.
+    async fn fetch_one(&self, query: Statement) -> Result<PgRow, sqlx::Error> {
+        let mut transaction = self.pool.begin_with(BEGIN).await?;
+        let row = query.fetch_one(&mut *transaction).await?;
+        transaction.commit().await?;
+        Ok(row)
+    }
+
+    /// Runs one statement in a transaction of its own; all rows.
+    async fn fetch_all(&self, query: Statement) -> Result<Vec<PgRow>, sqlx::Error> {
+        let mut transaction = self.pool.begin_with(BEGIN).await?;
+        let rows = query.fetch_all(&mut *transaction).await?;
+        transaction.commit().await?;
+        Ok(rows)
+    }
 }
+
+type Statement = Query<'static, Postgres, PgArguments>;
+
+/// Behind a pooler in transaction mode, only a transaction keeps to one session: between the preparation of a statement
+/// and its execution, too. Whatever the defaults of the role are; and an operator who is stopped in the middle must not
+/// keep the claim lock from the relays.
+const BEGIN: &str =
+    "BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE; SET LOCAL idle_in_transaction_session_timeout = '5s'";

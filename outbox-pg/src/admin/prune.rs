@@ -47,7 +47,7 @@ impl PgAdmin {
     pub fn pruner(&self, retention: Duration) -> PgPruner {
         let text = "SELECT deleted, next_page FROM \"outbox\".\"outbox_prune\"($1 * interval '1 millisecond', $2, $3, $4)";
         PgPruner {
-            statement: Sql::new(&self.names, text),
+            statement: Sql::new(&self.names, text).unprepared(),
             admin: self.clone(),
             retention,
             failed_too: false,
@@ -95,7 +95,7 @@ impl PgPruner {
                 .bind(self.failed_too)
                 .bind(from)
                 .bind(i32::try_from(self.pages.max(1)).unwrap_or(i32::MAX));
-            let row = query.fetch_one(&self.admin.pool).await.map_err(failed)?;
+            let row = self.admin.fetch_one(query).await.map_err(failed)?;
             let deleted: i32 = row.try_get(0).map_err(failed)?;
             events += u64::try_from(deleted).unwrap_or(0);
             page = row.try_get(1).map_err(failed)?;

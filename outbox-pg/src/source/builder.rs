@@ -282,8 +282,7 @@ impl PgSourceBuilder {
 
     async fn look(&self, connection: &mut PgConnection) -> Result<(String, i64), StartError> {
         let failed = |error| StartError::Source(source_error("start", error));
-        let prepare = |sql: Sql| if self.pooler { sql.unprepared() } else { sql };
-        let rights = Rights::read_with(&mut *connection, &self.names, prepare)
+        let rights = Rights::read(&mut *connection, &self.names)
             .await
             .map_err(failed)?;
         if !rights.missing.is_empty() {

@@ -1,6 +1,6 @@
 //! Claiming: its plan, its indexes, the cleaning of its tables, and claims that nobody ends.
 
-use sqlx::{PgConnection, Row};
+use sqlx::{Connection, PgConnection, Row};
 
 use super::check::Check;
 use super::{Patient, unseen};
@@ -24,20 +24,19 @@ pub(super) async fn look(
 /// The claim's search, planned with the settings that the claim function pins.
 async fn plan(patient: &Patient<'_>, connection: &mut PgConnection) -> Result<Check, sqlx::Error> {
     const NAME: &str = "claim plan";
-    sqlx::raw_sql(
-        "BEGIN; SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL jit = off",
-    )
-    .execute(&mut *connection)
-    .await?;
+    let mut settings = connection.begin().await?;
+    sqlx::raw_sql("SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL jit = off")
+        .execute(&mut *settings)
+        .await?;
     let rows = patient
         .query(
             "EXPLAIN SELECT seq, id FROM \"outbox\".\"outbox\" WHERE status = 'pending' AND class = 'fresh' \
              AND seq > (SELECT last_value FROM \"outbox\".\"outbox_mark\") ORDER BY seq LIMIT 100",
         )
-        .fetch_all(&mut *connection)
-        .await;
-    sqlx::raw_sql("ROLLBACK").execute(&mut *connection).await?;
-    let lines: Vec<String> = rows?.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
+        .fetch_all(&mut *settings)
+        .await?;
+    settings.rollback().await?;
+    let lines: Vec<String> = rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
     let index = format!("{}_fresh", patient.names.table());
     let used = lines
         .iter()
@@ -59,6 +58,8 @@ async fn plan(patient: &Patient<'_>, connection: &mut PgConnection) -> Result<Ch
 
 async fn vacuum(patient: &Patient<'_>, connection: &mut PgConnection) -> Result<Check, sqlx::Error> {
     const NAME: &str = "autovacuum";
+    // Of its own, for the role may not be allowed to ask.
+    let mut own = connection.begin().await?;
     let rows = patient
         .query(
             "SELECT class.relname::text, coalesce(stat.n_live_tup, 0), coalesce(stat.n_dead_tup, 0),
@@ -69,8 +70,9 @@ async fn vacuum(patient: &Patient<'_>, connection: &mut PgConnection) -> Result<
              WHERE class.oid IN ('\"outbox\".\"outbox\"'::regclass, '\"outbox\".\"outbox_lease\"'::regclass)
              ORDER BY class.relname",
         )
-        .fetch_all(connection)
+        .fetch_all(&mut *own)
         .await?;
+    own.commit().await?;
     let (mut facts, mut off, mut behind) = (Vec::new(), false, false);
     for row in rows {
         let (table, live, dead): (String, i64, i64) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);

@@ -10,7 +10,7 @@ mod wake;
 use std::io::IsTerminal;
 
 use outbox::Names;
-use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres};
+use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool, Postgres, Row};
 
 use self::check::{Check, Verdict};
 use crate::cli::{Doctor, Target};
@@ -26,9 +26,9 @@ struct Patient<'a> {
 }
 
 impl Patient<'_> {
-    /// A query written for the default names.
+    /// A query written for the default names. A pooler would leave what is prepared to another client.
     fn query(&self, sql: &str) -> sqlx::query::Query<'static, Postgres, sqlx::postgres::PgArguments> {
-        sqlx::query(AssertSqlSafe(self.names.render(sql)))
+        sqlx::query(AssertSqlSafe(self.names.render(sql))).persistent(false)
     }
 
     async fn connect(&self) -> Result<sqlx::pool::PoolConnection<Postgres>, sqlx::Error> {
@@ -44,13 +44,18 @@ pub(super) async fn run(target: &Target, args: &Doctor) -> Result<Exit, CliError
     };
     let mut checks = Vec::new();
     let mut connection = target.connect(Part::Relay).await?;
-    server::look(&patient, &mut connection, &mut checks).await?;
-    wake::look(&patient, &mut checks).await?;
+    // Behind a pooler, only a transaction keeps to one session: between a statement's preparation and its execution, too.
+    let mut transaction = connection.begin().await?;
+    server::look(&patient, &mut transaction, &mut checks).await?;
+    transaction.rollback().await?;
+    let pooled = wake::look(&patient, &mut checks).await?;
+    let mut transaction = connection.begin().await?;
     // Without the right schema and the rights of a relay, the rest would only repeat that.
-    if schema::look(&patient, &mut connection, &mut checks).await? {
-        claims::look(&patient, &mut connection, &mut checks).await?;
-        backlog::look(&patient, &mut connection, &mut checks).await?;
+    if schema::look(&patient, &mut transaction, &mut checks).await? {
+        claims::look(&patient, &mut transaction, &mut checks).await?;
+        backlog::look(&patient, &mut transaction, &mut checks, pooled).await?;
     }
+    transaction.rollback().await?;
     report(target, &checks)
 }
 
@@ -76,12 +81,12 @@ fn report(target: &Target, checks: &[Check]) -> Result<Exit, CliError> {
     }
 }
 
-/// One value, or what the server says against it.
+/// One value, or what the server says against it. Asked by one message, which no pooler takes apart.
 async fn ask<T>(connection: &mut PgConnection, sql: &'static str) -> Result<T, sqlx::Error>
 where
     T: for<'r> sqlx::Decode<'r, Postgres> + sqlx::Type<Postgres> + Send + Unpin,
 {
-    sqlx::query_scalar(sql).fetch_one(connection).await
+    sqlx::raw_sql(sql).fetch_one(connection).await?.try_get(0)
 }
 
 /// Names a fact that only a role with more rights could see, instead of failing the whole examination.

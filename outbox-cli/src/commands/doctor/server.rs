@@ -15,7 +15,7 @@ pub(super) async fn look(
     connection: &mut PgConnection,
     checks: &mut Vec<Check>,
 ) -> Result<(), sqlx::Error> {
-    let row = sqlx::query("SELECT current_setting('server_version'), current_user::text, current_database()::text, pg_is_in_recovery()")
+    let row = patient.query("SELECT current_setting('server_version'), current_user::text, current_database()::text, pg_is_in_recovery()")
         .fetch_one(&mut *connection)
         .await?;
     let (version, role, database): (String, String, String) =
@@ -75,7 +75,7 @@ async fn clock(connection: &mut PgConnection) -> Result<Check, sqlx::Error> {
 
 /// An old snapshot keeps dead rows alive: claims stay right, and get slower.
 async fn snapshots(patient: &Patient<'_>, connection: &mut PgConnection) -> Result<Check, sqlx::Error> {
-    let rows = sqlx::query(
+    let rows = patient.query(
         "SELECT what, seconds FROM (
             SELECT format('backend %s of %s (%s, %s)', pid, usename, coalesce(nullif(application_name, ''), 'unnamed'), state) AS what,
                 extract(epoch FROM clock_timestamp() - xact_start)::double precision AS seconds
