@@ -22,7 +22,7 @@ pub use record::{
 };
 
 #[cfg(feature = "client")]
-pub use dispatcher::{DispatcherOptions, KafkaDispatcher};
+pub use dispatcher::{DispatcherOptions, KafkaDispatcher, TransactionalDispatcher};
 #[cfg(feature = "client")]
 pub use settings::KafkaSettings;
 #[cfg(feature = "client")]

@@ -108,6 +108,26 @@ impl Instance {
         }
     }
 
+    /// Takes the transactional id over. Blocks.
+    pub(super) fn init_transactions(&self, timeout: Duration) -> Result<(), Trouble> {
+        self.producer.init_transactions(timeout).map_err(Trouble::from)
+    }
+
+    /// Begins a transaction. Blocks, for a moment.
+    pub(super) fn begin_transaction(&self) -> Result<(), Trouble> {
+        self.producer.begin_transaction().map_err(Trouble::from)
+    }
+
+    /// Commits the transaction. Blocks.
+    pub(super) fn commit_transaction(&self, timeout: Duration) -> Result<(), Trouble> {
+        self.producer.commit_transaction(timeout).map_err(Trouble::from)
+    }
+
+    /// Takes the transaction back. Blocks.
+    pub(super) fn abort_transaction(&self, timeout: Duration) -> Result<(), Trouble> {
+        self.producer.abort_transaction(timeout).map_err(Trouble::from)
+    }
+
     /// Why the instance is of no use any more, if it is not.
     pub(super) fn fatal(&self) -> Option<String> {
         self.producer.client().fatal_error().map(|(_, why)| why)
@@ -140,6 +160,39 @@ impl Instance {
 impl fmt::Debug for Instance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Instance")
+    }
+}
+
+/// What an error in a transaction leaves to be done.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Trouble {
+    /// The same step once more.
+    #[error("{0}")]
+    Again(String),
+    /// The transaction has to be taken back.
+    #[error("{0}")]
+    TakeBack(String),
+    /// Another producer has the id now, or the coordinator lost patience.
+    #[error("another producer has taken the transactional id over, or a transaction took too long: {0}")]
+    Fenced(String),
+    /// The instance is of no use any more.
+    #[error("{0}")]
+    Lost(String),
+}
+
+impl From<KafkaError> for Trouble {
+    fn from(error: KafkaError) -> Self {
+        use RDKafkaErrorCode as Code;
+        let why = error.to_string();
+        match &error {
+            KafkaError::Transaction(cause) => match cause.code() {
+                Code::Fenced | Code::ProducerFenced | Code::InvalidProducerEpoch => Self::Fenced(why),
+                _ if cause.txn_requires_abort() => Self::TakeBack(why),
+                _ if cause.is_retriable() => Self::Again(why),
+                _ => Self::Lost(why),
+            },
+            _ => Self::Lost(why),
+        }
     }
 }
 
@@ -185,6 +238,20 @@ impl InstanceConfig {
             .set("message.timeout.ms", "0")
             .set("linger.ms", self.linger.as_millis().to_string())
             .set("batch.size", batch_bytes_max.to_string());
+        config
+    }
+
+    /// Transactions: the coordinator ends one that was left open, but not before its records have had their time.
+    pub(super) fn transactional(&self, transactional_id: &str) -> ClientConfig {
+        let mut config = self.common();
+        let record = self.delivery_timeout.as_millis();
+        config
+            .set("transactional.id", transactional_id)
+            .set("enable.idempotence", "true")
+            .set("message.timeout.ms", record.to_string())
+            .set("transaction.timeout.ms", (record * 2).max(10_000).to_string())
+            .set("linger.ms", self.linger.as_millis().to_string())
+            .set("batch.size", self.batch_bytes_max.to_string());
         config
     }
 

@@ -7,6 +7,7 @@ mod options;
 mod pipeline;
 mod sender;
 mod topics;
+mod transactional;
 mod verdict;
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,6 +20,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 pub use options::DispatcherOptions;
+pub use transactional::TransactionalDispatcher;
 
 use self::instance::{Instance, InstanceConfig};
 use self::job::{Request, called_off, deadline, outage};
@@ -95,45 +97,71 @@ impl KafkaDispatcher {
             }
         }
     }
+}
 
-    /// The records of a run, up to the first event that cannot be one.
-    fn records(&self, run: &[Delivery]) -> (Vec<OutgoingRecord>, Option<Failure>) {
-        let mut records = Vec::with_capacity(run.len());
-        for delivery in run {
-            match self.mapping.record(&delivery.envelope) {
-                Ok(record) => records.push(record),
-                Err(why) => return (records, Some(Failure::new(FailureKind::Reject, why))),
-            }
+/// The records of a run, up to the first event that cannot be one.
+fn records(mapping: &RecordMapping, run: &[Delivery]) -> (Vec<OutgoingRecord>, Option<Failure>) {
+    let mut records = Vec::with_capacity(run.len());
+    for delivery in run {
+        match mapping.record(&delivery.envelope) {
+            Ok(record) => records.push(record),
+            Err(why) => return (records, Some(Failure::new(FailureKind::Reject, why))),
         }
-        (records, None)
     }
+    (records, None)
+}
 
-    async fn deliver(&self, run: &[Delivery]) -> RunResult {
-        let Some(first) = run.first() else {
-            return Vec::new();
-        };
-        let (records, failure) = self.records(run);
-        let (reply, answer) = oneshot::channel();
-        let request = Request {
-            records,
-            failure,
-            deadline: deadline(Instant::now() + self.config.delivery_timeout, run),
-            cancelled: first.cancelled.clone(),
-            reply,
-        };
-        let sender = self.sender();
-        let sent = tokio::select! {
-            () = first.cancelled.cancelled() => return vec![Err(called_off())],
-            sent = sender.send(request) => sent,
-        };
-        match sent {
-            Ok(()) => match answer.await {
-                Ok(answer) => answer.into_result(),
-                Err(_) => vec![Err(outage("the task that sends to Kafka has ended"))],
-            },
+/// Hands a run to the task that sends, and waits for its answer.
+async fn deliver(
+    mapping: &RecordMapping,
+    run: &[Delivery],
+    deadline: Instant,
+    sender: impl FnOnce() -> mpsc::Sender<Request> + Send,
+) -> RunResult {
+    let Some(first) = run.first() else {
+        return Vec::new();
+    };
+    let (records, failure) = records(mapping, run);
+    let (reply, answer) = oneshot::channel();
+    let request = Request {
+        records,
+        failure,
+        deadline,
+        cancelled: first.cancelled.clone(),
+        reply,
+    };
+    let sender = sender();
+    let sent = tokio::select! {
+        () = first.cancelled.cancelled() => return vec![Err(called_off())],
+        sent = sender.send(request) => sent,
+    };
+    match sent {
+        Ok(()) => match answer.await {
+            Ok(answer) => answer.into_result(),
             Err(_) => vec![Err(outage("the task that sends to Kafka has ended"))],
-        }
+        },
+        Err(_) => vec![Err(outage("the task that sends to Kafka has ended"))],
     }
+}
+
+/// A delivery has to end before the relay gives it up, and well before its lease does.
+fn check_limits(timeout: Duration, limits: &Limits) -> Result<(), ConfigError> {
+    let refused = |what: &str, than: Duration, most: Duration| {
+        let right = format!("with {what} of {than:?} it takes at most {most:?}");
+        Err(ConfigError::new(
+            "delivery_timeout",
+            format!("{timeout:?}"),
+            right,
+        ))
+    };
+    if timeout + LEASE_MARGIN > limits.lease {
+        return refused("a lease", limits.lease, limits.lease.saturating_sub(LEASE_MARGIN));
+    }
+    if timeout + ANSWER_TIME > limits.handler_timeout {
+        let most = limits.handler_timeout.saturating_sub(ANSWER_TIME);
+        return refused("a handler timeout", limits.handler_timeout, most);
+    }
+    Ok(())
 }
 
 impl std::fmt::Debug for KafkaDispatcher {
@@ -148,12 +176,13 @@ impl std::fmt::Debug for KafkaDispatcher {
 #[async_trait]
 impl Dispatcher for KafkaDispatcher {
     async fn dispatch(&self, delivery: &Delivery) -> Result<Delivered, Failure> {
-        let mut results = self.deliver(std::slice::from_ref(delivery)).await;
+        let mut results = self.dispatch_run(std::slice::from_ref(delivery)).await;
         results.pop().unwrap_or_else(|| Err(outage("no answer came")))
     }
 
     async fn dispatch_run(&self, run: &[Delivery]) -> RunResult {
-        self.deliver(run).await
+        let until = deadline(Instant::now() + self.config.delivery_timeout, run);
+        deliver(&self.mapping, run, until, || self.sender()).await
     }
 
     fn pipelines(&self) -> bool {
@@ -161,22 +190,6 @@ impl Dispatcher for KafkaDispatcher {
     }
 
     fn prepare(&self, limits: &Limits) -> Result<(), ConfigError> {
-        let timeout = self.config.delivery_timeout;
-        let refused = |what: &str, than: Duration, most: Duration| {
-            let right = format!("with {what} of {than:?} it takes at most {most:?}");
-            Err(ConfigError::new(
-                "delivery_timeout",
-                format!("{timeout:?}"),
-                right,
-            ))
-        };
-        if timeout + LEASE_MARGIN > limits.lease {
-            return refused("a lease", limits.lease, limits.lease.saturating_sub(LEASE_MARGIN));
-        }
-        if timeout + ANSWER_TIME > limits.handler_timeout {
-            let most = limits.handler_timeout.saturating_sub(ANSWER_TIME);
-            return refused("a handler timeout", limits.handler_timeout, most);
-        }
-        Ok(())
+        check_limits(self.config.delivery_timeout, limits)
     }
 }

@@ -1,11 +1,12 @@
 //! A real cluster: its topics, and what is on them.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::time::Duration;
 
 use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, NewTopic, ResourceSpecifier, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::KafkaError;
 use rdkafka::message::{BorrowedMessage, Message};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
@@ -58,7 +59,7 @@ pub(crate) async fn alter_topic(bootstrap: &str, topic: &str, name: &str, value:
     }
 }
 
-/// Everything on a topic, partition by partition, as `read` takes it.
+/// Everything on a topic that is committed, partition by partition, as `read` takes it.
 pub(crate) async fn records<T, F>(bootstrap: &str, topic: &str, read: F) -> Vec<Vec<T>>
 where
     T: Send + 'static,
@@ -73,30 +74,25 @@ fn read_topic<T>(bootstrap: &str, topic: &str, read: impl Fn(&BorrowedMessage<'_
     let consumer: BaseConsumer = config(bootstrap)
         .set("group.id", unique("reader"))
         .set("enable.auto.commit", "false")
+        .set("enable.partition.eof", "true")
         .create()
         .unwrap();
     let metadata = consumer.fetch_metadata(Some(topic), PATIENCE).unwrap();
     let partitions = metadata.topics()[0].partitions().len();
-    let (mut list, mut ends) = (TopicPartitionList::new(), HashMap::new());
+    let mut list = TopicPartitionList::new();
     for partition in 0..partitions as i32 {
-        let (low, high) = consumer.fetch_watermarks(topic, partition, PATIENCE).unwrap();
-        if high > low {
-            list.add_partition_offset(topic, partition, Offset::Offset(low))
-                .unwrap();
-            ends.insert(partition, high);
-        }
+        list.add_partition_offset(topic, partition, Offset::Beginning)
+            .unwrap();
     }
     consumer.assign(&list).unwrap();
     let mut log: Vec<Vec<T>> = (0..partitions).map(|_| Vec::new()).collect();
-    while !ends.is_empty() {
+    let mut ended = HashSet::new();
+    while ended.len() < partitions {
         // None: the records up to the end of the topic did not come.
-        let message = consumer.poll(PATIENCE).unwrap().unwrap();
-        log[message.partition() as usize].push(read(&message));
-        if ends
-            .get(&message.partition())
-            .is_some_and(|end| message.offset() + 1 >= *end)
-        {
-            ends.remove(&message.partition());
+        match consumer.poll(PATIENCE).unwrap() {
+            Ok(message) => log[message.partition() as usize].push(read(&message)),
+            Err(KafkaError::PartitionEOF(partition)) => drop(ended.insert(partition)),
+            Err(error) => panic!("{error}"),
         }
     }
     log

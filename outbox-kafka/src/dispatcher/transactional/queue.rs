@@ -1,0 +1,179 @@
+//! Which records go into the next transaction, and what its end means for them. Pure.
+
+use std::collections::BTreeMap;
+
+use outbox_core::{Failure, FailureKind};
+use rdkafka::error::RDKafkaErrorCode as Code;
+use tokio::time::Instant;
+
+use crate::OutgoingRecord;
+use crate::dispatcher::job::{JobId, Request, called_off, outage};
+use crate::dispatcher::verdict::{Fault, fault};
+
+/// A transaction is closed to further runs at so many records.
+const RECORDS_MAX: usize = 1_000;
+
+/// A run that waits for its records to be committed.
+#[derive(Debug)]
+struct Job {
+    request: Request,
+    /// The partition of each record; empty until all are known.
+    partitions: Vec<i32>,
+    /// How many of its records are committed.
+    done: usize,
+    /// Records before this one go alone: the broker objected to one of them, or to a neighbour of theirs.
+    alone_until: usize,
+}
+
+/// One record of a transaction: of which job, and which of its records.
+pub(super) type Part = (JobId, usize);
+
+/// The runs that wait, oldest first.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    jobs: BTreeMap<JobId, Job>,
+    last: JobId,
+}
+
+impl Queue {
+    pub(super) fn push(&mut self, request: Request) {
+        self.last += 1;
+        let job = Job {
+            request,
+            partitions: Vec::new(),
+            done: 0,
+            alone_until: 0,
+        };
+        self.jobs.insert(self.last, job);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.jobs.is_empty()
+    }
+
+    /// Jobs whose partitions are not known yet.
+    pub(super) fn unplaced(&self) -> Vec<JobId> {
+        let unplaced = self.jobs.iter().filter(|(_, job)| job.partitions.is_empty());
+        unplaced.map(|(id, _)| *id).collect()
+    }
+
+    pub(super) fn records(&self, id: JobId) -> &[OutgoingRecord] {
+        self.jobs.get(&id).map_or(&[], |job| &job.request.records)
+    }
+
+    /// The record of a part, and its partition; `None` when nobody waits for it any more.
+    pub(super) fn record(&self, (id, index): Part) -> Option<(&OutgoingRecord, i32)> {
+        let job = self.jobs.get(&id)?;
+        Some((job.request.records.get(index)?, *job.partitions.get(index)?))
+    }
+
+    /// Says where the records of a job go. Fewer partitions than records: the run ends before the first one without,
+    /// with that failure.
+    pub(super) fn place(&mut self, id: JobId, partitions: Vec<i32>, cut: Option<Failure>) {
+        let Some(mut job) = self.jobs.remove(&id) else {
+            return;
+        };
+        if let Some(failure) = cut {
+            job.request.records.truncate(partitions.len());
+            job.request.failure = Some(failure);
+        }
+        job.partitions = partitions;
+        self.keep_or_answer(id, job);
+    }
+
+    /// The records of the next transaction; none if no run is ready.
+    pub(super) fn next(&self) -> Vec<Part> {
+        let mut ready = self.jobs.iter().filter(|(_, job)| !job.partitions.is_empty());
+        if let Some((id, job)) = ready.clone().find(|(_, job)| job.done < job.alone_until) {
+            return vec![(*id, job.done)];
+        }
+        let mut parts = Vec::new();
+        while parts.len() < RECORDS_MAX
+            && let Some((id, job)) = ready.next()
+        {
+            parts.extend((job.done..job.request.records.len()).map(|index| (*id, index)));
+        }
+        parts
+    }
+
+    /// The transaction is committed.
+    pub(super) fn committed(&mut self, parts: &[Part]) {
+        for (id, index) in parts {
+            if let Some(mut job) = self.jobs.remove(id) {
+                job.done = index + 1;
+                self.keep_or_answer(*id, job);
+            }
+        }
+    }
+
+    /// The transaction was taken back because of these records. One that was alone is charged; of several, those that
+    /// the broker objected to are tried alone, and the others again.
+    pub(super) fn taken_back(&mut self, parts: &[Part], failures: &[(Part, Code)]) {
+        let objections = || {
+            failures
+                .iter()
+                .filter(|(_, code)| fault(*code) != Fault::Transport)
+        };
+        if objections().next().is_none() {
+            // A record may be purged by the end of the transaction before its own; it goes again.
+            let purged = |code: &Code| matches!(code, Code::PurgeQueue | Code::PurgeInflight);
+            if let Some((_, why)) = failures.iter().find(|(_, code)| !purged(code)) {
+                self.outage(parts, &why.to_string());
+            }
+            return;
+        }
+        if let ([(id, _)], Some((_, code))) = (parts, objections().next()) {
+            let kind = match fault(*code) {
+                Fault::Refused => FailureKind::Reject,
+                Fault::Doubtful | Fault::Topic | Fault::Transport => FailureKind::Retry,
+            };
+            return self.answer(*id, Failure::new(kind, *code));
+        }
+        for ((id, index), _) in objections() {
+            if let Some(job) = self.jobs.get_mut(id) {
+                job.alone_until = job.alone_until.max(index + 1);
+            }
+        }
+    }
+
+    /// Nobody knows, or nobody is to blame: nothing is charged.
+    pub(super) fn outage(&mut self, parts: &[Part], why: &str) {
+        for (id, _) in parts {
+            self.answer(*id, outage(why));
+        }
+    }
+
+    /// Answers those whose time is up, and forgets those for whom nobody waits.
+    pub(super) fn sweep(&mut self, now: Instant, why: &str) {
+        let over = |job: &Job| job.request.is_called_off() || job.request.deadline <= now;
+        let ids: Vec<JobId> = self
+            .jobs
+            .iter()
+            .filter(|(_, job)| over(job))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in ids {
+            let off = self.jobs.get(&id).is_some_and(|job| job.request.is_called_off());
+            self.answer(id, if off { called_off() } else { outage(why) });
+        }
+    }
+
+    fn answer(&mut self, id: JobId, failure: Failure) {
+        if let Some(job) = self.jobs.remove(&id) {
+            job.request.answer(job.done, Some(failure));
+        }
+    }
+
+    fn keep_or_answer(&mut self, id: JobId, mut job: Job) {
+        if job.done < job.request.records.len() {
+            self.jobs.insert(id, job);
+        } else {
+            let failure = job.request.failure.take();
+            job.request.answer(job.done, failure);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "queue_tests.rs"]
+mod tests;

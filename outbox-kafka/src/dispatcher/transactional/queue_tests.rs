@@ -1,0 +1,167 @@
+//! What goes together, what goes alone, and who is charged.
+
+use std::time::Duration;
+
+use outbox_core::{Delivered, RunResult};
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use crate::TopicName;
+use crate::dispatcher::job::Answer;
+
+struct Run {
+    answer: oneshot::Receiver<Answer>,
+    cancelled: CancellationToken,
+}
+
+impl Run {
+    /// `None` while there is no answer.
+    fn kinds(&mut self) -> Option<Vec<Result<Delivered, FailureKind>>> {
+        let results: RunResult = self.answer.try_recv().ok()?.into_result();
+        Some(
+            results
+                .into_iter()
+                .map(|result| result.map_err(|failure| failure.kind))
+                .collect(),
+        )
+    }
+}
+
+fn record() -> OutgoingRecord {
+    OutgoingRecord {
+        topic: TopicName::new("t").unwrap(),
+        key: Some("k".to_owned()),
+        headers: Vec::new(),
+        value: "{}".to_owned(),
+        timestamp_ms: 0,
+    }
+}
+
+/// A queue of placed runs with so many records each, and the id of the first.
+fn queue(lengths: &[usize]) -> (Queue, Vec<Run>) {
+    let mut queue = Queue::default();
+    let mut runs = Vec::new();
+    for length in lengths {
+        let (reply, answer) = oneshot::channel();
+        let cancelled = CancellationToken::new();
+        queue.push(Request {
+            records: (0..*length).map(|_| record()).collect(),
+            failure: None,
+            deadline: Instant::now() + Duration::from_secs(60),
+            cancelled: cancelled.clone(),
+            reply,
+        });
+        runs.push(Run { answer, cancelled });
+        for id in queue.unplaced() {
+            queue.place(id, vec![0; *length], None);
+        }
+    }
+    (queue, runs)
+}
+
+const DONE: Result<Delivered, FailureKind> = Ok(Delivered::Handled);
+
+#[tokio::test]
+async fn runs_that_wait_go_together() {
+    let (mut queue, mut runs) = queue(&[2, 1]);
+
+    let parts = queue.next();
+    queue.committed(&parts);
+
+    assert_eq!(parts, [(1, 0), (1, 1), (2, 0)]);
+    assert_eq!(runs[0].kinds().unwrap(), [DONE, DONE]);
+    assert_eq!(runs[1].kinds().unwrap(), [DONE]);
+    assert!(queue.is_empty());
+}
+
+#[tokio::test]
+async fn a_record_that_is_objected_to_goes_alone_behind_those_before_it() {
+    let (mut queue, mut runs) = queue(&[3, 1]);
+    let all = queue.next();
+
+    queue.taken_back(
+        &all,
+        &[((1, 1), Code::MessageSizeTooLarge), ((2, 0), Code::PurgeQueue)],
+    );
+
+    assert_eq!(queue.next(), [(1, 0)]);
+    queue.committed(&[(1, 0)]);
+    assert_eq!(queue.next(), [(1, 1)]);
+    queue.taken_back(&[(1, 1)], &[((1, 1), Code::MessageSizeTooLarge)]);
+    assert_eq!(runs[0].kinds().unwrap(), [DONE, Err(FailureKind::Reject)]);
+    // The other run was only taken back.
+    assert_eq!(queue.next(), [(2, 0)]);
+    assert_eq!(runs[1].kinds(), None);
+}
+
+#[tokio::test]
+async fn what_nobody_can_place_costs_its_record_an_attempt_when_it_is_alone() {
+    let (mut queue, mut runs) = queue(&[1]);
+
+    queue.taken_back(&[(1, 0)], &[((1, 0), Code::Unknown)]);
+
+    assert_eq!(runs[0].kinds().unwrap(), [Err(FailureKind::Retry)]);
+}
+
+#[tokio::test]
+async fn a_record_that_was_only_purged_goes_again() {
+    let (mut queue, mut runs) = queue(&[1]);
+
+    queue.taken_back(&[(1, 0)], &[((1, 0), Code::PurgeQueue)]);
+
+    assert_eq!(queue.next(), [(1, 0)]);
+    assert_eq!(runs[0].kinds(), None);
+}
+
+#[tokio::test]
+async fn trouble_of_the_transport_charges_nobody() {
+    let (mut queue, mut runs) = queue(&[2, 1]);
+    let all = queue.next();
+
+    queue.taken_back(&all, &[((1, 0), Code::MessageTimedOut)]);
+
+    assert_eq!(runs[0].kinds().unwrap(), [Err(FailureKind::Outage)]);
+    assert_eq!(runs[1].kinds().unwrap(), [Err(FailureKind::Outage)]);
+}
+
+#[tokio::test]
+async fn a_run_is_answered_at_its_deadline_and_forgotten_when_it_is_called_off() {
+    let (mut queue, mut runs) = queue(&[1, 1]);
+    runs[0].cancelled.cancel();
+
+    queue.sweep(Instant::now(), "down");
+    assert_eq!(runs[0].kinds().unwrap(), [Err(FailureKind::NotTried)]);
+    assert_eq!(runs[1].kinds(), None);
+
+    queue.sweep(Instant::now() + Duration::from_secs(60), "down");
+    assert_eq!(runs[1].kinds().unwrap(), [Err(FailureKind::Outage)]);
+    assert!(queue.is_empty());
+}
+
+#[tokio::test]
+async fn a_run_ends_before_the_record_that_has_no_place() {
+    let (mut queue, mut runs) = queue(&[]);
+    let (reply, answer) = oneshot::channel();
+    queue.push(Request {
+        records: vec![record(), record()],
+        failure: None,
+        deadline: Instant::now() + Duration::from_secs(60),
+        cancelled: CancellationToken::new(),
+        reply,
+    });
+    runs.push(Run {
+        answer,
+        cancelled: CancellationToken::new(),
+    });
+
+    queue.place(
+        1,
+        vec![0],
+        Some(Failure::new(FailureKind::Retry, "no such topic")),
+    );
+    assert_eq!(queue.next(), [(1, 0)]);
+    queue.committed(&[(1, 0)]);
+
+    assert_eq!(runs[0].kinds().unwrap(), [DONE, Err(FailureKind::Retry)]);
+}

@@ -1,0 +1,123 @@
+//! A producer with a transactional id.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use outbox_core::ConfigError;
+use rdkafka::error::RDKafkaErrorCode as Code;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::queue::Part;
+use crate::OutgoingRecord;
+use crate::dispatcher::instance::{Instance, InstanceConfig, Report, Trouble};
+use crate::dispatcher::pipeline::Ticket;
+
+/// How long the client may block for one step. A step that times out is taken up again, never begun anew.
+const STEP: Duration = Duration::from_secs(1);
+/// How long a step is taken up again before the producer is given up. The coordinator ends what it left open.
+const STEPS_MAX: Duration = Duration::from_secs(60);
+
+/// How a transaction ended.
+#[derive(Debug)]
+pub(super) enum End {
+    Committed,
+    /// Nothing of it will be seen; these records failed.
+    TakenBack(Vec<(Part, Code)>),
+    /// Nobody knows, and the producer is of no use any more.
+    Unknown(String),
+}
+
+/// A producer that has its transactional id, and with it the right to write under it.
+#[derive(Debug)]
+pub(super) struct Session {
+    instance: Arc<Instance>,
+    reports: mpsc::UnboundedReceiver<Report>,
+    /// How long a record may take.
+    patience: Duration,
+}
+
+impl Session {
+    /// Makes the producer. Connects in the background, and has the id only after [`acquire`](Self::acquire).
+    pub(super) fn make(config: &InstanceConfig, transactional_id: &str) -> Result<Self, ConfigError> {
+        let (to_us, reports) = mpsc::unbounded_channel();
+        let client = config.transactional(transactional_id);
+        let instance = Instance::new(&config.settings, &client, "transactional", to_us)?;
+        Ok(Self {
+            instance: Arc::new(instance),
+            reports,
+            patience: config.delivery_timeout + Duration::from_secs(5),
+        })
+    }
+
+    /// Takes the id over: whoever had it can commit nothing more.
+    pub(super) async fn acquire(&self) -> Result<(), Trouble> {
+        self.step(|instance| instance.init_transactions(STEP)).await
+    }
+
+    pub(super) async fn begin(&self) -> Result<(), Trouble> {
+        self.step(Instance::begin_transaction).await
+    }
+
+    pub(super) fn send(
+        &self,
+        record: &OutgoingRecord,
+        partition: i32,
+        (job, index): Part,
+    ) -> Result<(), Code> {
+        let ticket = Ticket {
+            generation: 0,
+            job,
+            index,
+            lane: 0,
+        };
+        self.instance.send(record, partition, ticket)
+    }
+
+    /// Waits for the verdicts on `sent` records, then commits; or takes all back if any failed, here or before.
+    pub(super) async fn end(&mut self, sent: usize, mut failures: Vec<(Part, Code)>) -> End {
+        let deadline = Instant::now() + self.patience;
+        for _ in 0..sent {
+            let Ok(Some(report)) = tokio::time::timeout_at(deadline, self.reports.recv()).await else {
+                return End::Unknown("the client does not say what became of a record".to_owned());
+            };
+            if let Err(code) = report.result {
+                failures.push(((report.ticket.job, report.ticket.index), code));
+            }
+        }
+        if failures.is_empty() {
+            match self.step(|instance| instance.commit_transaction(STEP)).await {
+                Ok(()) => return End::Committed,
+                Err(Trouble::TakeBack(_)) => {}
+                Err(trouble) => return End::Unknown(trouble.to_string()),
+            }
+        }
+        match self.step(|instance| instance.abort_transaction(STEP)).await {
+            Ok(()) => End::TakenBack(failures),
+            Err(trouble) => End::Unknown(trouble.to_string()),
+        }
+    }
+
+    /// Runs a step of the client on a thread that may block, and takes it up again while that helps.
+    async fn step(&self, step: fn(&Instance) -> Result<(), Trouble>) -> Result<(), Trouble> {
+        let deadline = Instant::now() + STEPS_MAX;
+        loop {
+            let instance = Arc::clone(&self.instance);
+            let done = tokio::task::spawn_blocking(move || step(&instance)).await;
+            match done.unwrap_or_else(|panic| Err(Trouble::Lost(panic.to_string()))) {
+                Err(Trouble::Again(_)) if Instant::now() < deadline => {
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+                ended => return ended,
+            }
+        }
+    }
+
+    /// Ends the producer without making the caller wait.
+    pub(super) fn discard(self) {
+        // A step may still run on it; whoever holds it last ends it.
+        if let Some(instance) = Arc::into_inner(self.instance) {
+            instance.discard();
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! The one task that writes: a transaction at a time, with whatever waits when it begins.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use outbox_core::{Failure, FailureKind};
+use rdkafka::admin::AdminClient;
+use rdkafka::error::RDKafkaErrorCode as Code;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::queue::{Part, Queue};
+use super::session::{End, Session};
+use crate::client_log::ClientLog;
+use crate::dispatcher::instance::InstanceConfig;
+use crate::dispatcher::job::{JobId, Request};
+use crate::dispatcher::topics::{Knowledge, Topics};
+use crate::dispatcher::verdict::{Fault, fault};
+use crate::partition_of;
+
+/// How often deadlines are looked at.
+const SWEEP: Duration = Duration::from_millis(50);
+/// Between two producers that came to nothing.
+const REST: Duration = Duration::from_secs(1);
+
+/// Everything but the producer, so that it goes on while the producer is waited for.
+struct Worker {
+    config: InstanceConfig,
+    requests: mpsc::Receiver<Request>,
+    /// The dispatcher is gone, and with it everyone who waits for an answer.
+    closed: bool,
+    topics: Topics,
+    queue: Queue,
+    unkeyed: u32,
+    /// Why nothing is delivered at present.
+    trouble: String,
+}
+
+/// Writes what comes by `requests` until that channel is closed.
+pub(super) async fn run(
+    config: InstanceConfig,
+    transactional_id: String,
+    admin: Arc<AdminClient<ClientLog>>,
+    requests: mpsc::Receiver<Request>,
+) {
+    let mut worker = Worker::new(config, admin, requests);
+    let mut session = None;
+    while !worker.closed {
+        worker.place();
+        if worker.queue.is_empty() {
+            worker.meanwhile(std::future::pending::<()>()).await;
+        } else if session.is_none() {
+            session = worker.open(&transactional_id).await;
+        } else if let Some(open) = session.take() {
+            session = worker.transact(open).await;
+        }
+    }
+    if let Some(session) = session {
+        session.discard();
+    }
+}
+
+impl Worker {
+    fn new(
+        config: InstanceConfig,
+        admin: Arc<AdminClient<ClientLog>>,
+        requests: mpsc::Receiver<Request>,
+    ) -> Self {
+        Self {
+            config,
+            requests,
+            closed: false,
+            topics: Topics::new(admin),
+            queue: Queue::default(),
+            unkeyed: 0,
+            trouble: "no answer came from the cluster".to_owned(),
+        }
+    }
+
+    /// Takes requests and keeps deadlines until the future ends, or something has come if it never does.
+    async fn meanwhile<T>(&mut self, future: impl Future<Output = T>) -> Option<T> {
+        let mut future = pin!(future);
+        let idle = self.queue.is_empty();
+        loop {
+            tokio::select! {
+                ended = &mut future => return Some(ended),
+                request = self.requests.recv(), if !self.closed => match request {
+                    Some(request) => self.queue.push(request),
+                    None => self.closed = true,
+                },
+                () = self.topics.answered() => {}
+                () = tokio::time::sleep(SWEEP), if !self.queue.is_empty() => {
+                    self.queue.sweep(Instant::now(), &self.trouble);
+                }
+            }
+            if idle {
+                return None;
+            }
+        }
+    }
+
+    /// Finds out where the records of new runs go.
+    fn place(&mut self) {
+        let now = Instant::now();
+        for id in self.queue.unplaced() {
+            if let Some((partitions, cut)) = self.partitions(id, now) {
+                self.queue.place(id, partitions, cut);
+            }
+        }
+    }
+
+    /// `None`: the cluster is being asked.
+    fn partitions(&mut self, id: JobId, now: Instant) -> Option<(Vec<i32>, Option<Failure>)> {
+        let mut partitions = Vec::new();
+        for record in self.queue.records(id) {
+            let facts = match self.topics.about(&record.topic, now) {
+                Knowledge::Known(facts) => facts,
+                Knowledge::Asked => return None,
+                Knowledge::Trouble(why) => {
+                    return Some((partitions, Some(Failure::new(FailureKind::Retry, why))));
+                }
+            };
+            let (size, most) = (record.size(), self.config.message_bytes_max);
+            if size > most {
+                let why = format!("the record has up to {size} bytes; message_bytes_max is {most}");
+                return Some((partitions, Some(Failure::new(FailureKind::Reject, why))));
+            }
+            let partition = match &record.key {
+                Some(key) => partition_of(key.as_bytes(), facts.partitions),
+                None => {
+                    self.unkeyed = self.unkeyed.wrapping_add(1);
+                    self.unkeyed % facts.partitions
+                }
+            };
+            partitions.push(i32::try_from(partition).unwrap_or(0));
+        }
+        Some((partitions, None))
+    }
+
+    /// A producer that has the id; `None` after a rest if there is none to be had.
+    async fn open(&mut self, transactional_id: &str) -> Option<Session> {
+        let session = match Session::make(&self.config, transactional_id) {
+            Ok(session) => session,
+            Err(error) => return self.rest(error.to_string()).await,
+        };
+        let acquired = self.meanwhile(session.acquire()).await?;
+        match acquired {
+            Ok(()) => Some(session),
+            Err(trouble) => {
+                session.discard();
+                self.rest(trouble.to_string()).await
+            }
+        }
+    }
+
+    async fn rest<T>(&mut self, why: String) -> Option<T> {
+        tracing::warn!(error = %why, "a transactional kafka producer is of no use, a new one takes over");
+        self.trouble = why;
+        self.meanwhile(tokio::time::sleep(REST)).await;
+        None
+    }
+
+    /// Writes what is ready; gives the producer back if it is of further use.
+    async fn transact(&mut self, mut session: Session) -> Option<Session> {
+        let parts = self.queue.next();
+        if parts.is_empty() {
+            self.meanwhile(tokio::time::sleep(SWEEP)).await;
+            return Some(session);
+        }
+        if let Err(trouble) = self.meanwhile(session.begin()).await? {
+            return self.lose(session, &parts, trouble.to_string()).await;
+        }
+        let (mut sent, mut failures) = (0, Vec::new());
+        for part in &parts {
+            let Some((record, partition)) = self.queue.record(*part) else {
+                continue;
+            };
+            match session.send(record, partition, *part) {
+                Ok(()) => sent += 1,
+                Err(code) => {
+                    failures.push((*part, code));
+                    break;
+                }
+            }
+        }
+        let end = self.meanwhile(session.end(sent, failures)).await?;
+        match end {
+            End::Committed => self.queue.committed(&parts),
+            End::TakenBack(failures) => {
+                tracing::debug!(
+                    records = parts.len(),
+                    failures = failures.len(),
+                    "a transaction was taken back"
+                );
+                self.forget_topics(&failures);
+                self.queue.taken_back(&parts, &failures);
+            }
+            End::Unknown(why) => return self.lose(session, &parts, why).await,
+        }
+        Some(session)
+    }
+
+    /// The topics of records that failed may not be what we take them for.
+    fn forget_topics(&mut self, failures: &[(Part, Code)]) {
+        for (part, code) in failures {
+            if fault(*code) == Fault::Topic
+                && let Some((record, _)) = self.queue.record(*part)
+            {
+                self.topics.forget(&record.topic);
+            }
+        }
+    }
+
+    async fn lose(&mut self, session: Session, parts: &[Part], why: String) -> Option<Session> {
+        session.discard();
+        self.queue.outage(parts, &why);
+        self.rest(why).await
+    }
+}

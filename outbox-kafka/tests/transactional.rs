@@ -1,0 +1,133 @@
+//! The dispatcher that writes in transactions, on a real broker.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has to panic")]
+
+mod support;
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use outbox_core::{Delivered, Delivery, Dispatcher, FailureKind};
+use outbox_dev::{DevKafka, KafkaStop};
+use outbox_kafka::{
+    DispatcherOptions, KafkaSettings, RecordMapping, TopicName, TopicRule, TransactionalDispatcher,
+};
+use support::cluster::{create_topic, log, unique};
+use support::event::{envelope, envelope_of_size, events, id};
+use support::relay::{Pace, relay};
+use support::table::Table;
+use support::verdict::judge;
+use tokio::sync::OnceCell;
+use tokio::time::Instant;
+
+/// One broker for the tests that do it no harm.
+async fn shared() -> &'static DevKafka {
+    static BROKER: OnceCell<DevKafka> = OnceCell::const_new();
+    BROKER
+        .get_or_init(|| async { DevKafka::start().await.unwrap() })
+        .await
+}
+
+fn dispatcher(bootstrap: &str, topic: &str, transactional_id: &str) -> TransactionalDispatcher {
+    let mapping = RecordMapping::new(TopicRule::fixed(TopicName::new(topic).unwrap()));
+    let options = DispatcherOptions::default().with_delivery_timeout(Duration::from_secs(5));
+    TransactionalDispatcher::new(&KafkaSettings::new(bootstrap), mapping, options, transactional_id).unwrap()
+}
+
+fn delivery(envelope: Arc<outbox_core::Envelope>) -> Delivery {
+    Delivery::new(envelope, Instant::now() + Duration::from_secs(30))
+}
+
+async fn until_delivered(dispatcher: &TransactionalDispatcher, id: support::event::Id) {
+    let patience = Instant::now() + Duration::from_secs(60);
+    while let Err(failure) = dispatcher.dispatch(&delivery(envelope(id))).await {
+        assert!(Instant::now() < patience, "{failure:?}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_over_the_limit_is_rejected_alone_and_what_was_taken_back_is_not_seen() {
+    let bootstrap = shared().await.bootstrap();
+    let topic = unique("limit");
+    create_topic(bootstrap, &topic, 1, &[("max.message.bytes", "10000")]).await;
+    let dispatcher = dispatcher(bootstrap, &topic, &topic);
+    until_delivered(&dispatcher, id(0, 0)).await;
+    let run = [
+        delivery(envelope(id(1, 0))),
+        delivery(envelope_of_size(id(1, 1), 50_000)),
+        delivery(envelope(id(1, 2))),
+    ];
+    let other = delivery(envelope(id(2, 0)));
+
+    let (run, other) = tokio::join!(dispatcher.dispatch_run(&run), dispatcher.dispatch(&other));
+
+    let kinds: Vec<_> = run
+        .into_iter()
+        .map(|result| result.map_err(|failure| failure.kind))
+        .collect();
+    assert_eq!(kinds, [Ok(Delivered::Handled), Err(FailureKind::Reject)]);
+    assert_eq!(other.unwrap(), Delivered::Handled);
+    let mut seen = log(bootstrap, &topic).await.remove(0);
+    seen.sort();
+    assert_eq!(seen, [id(0, 0), id(1, 0), id(2, 0)]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_successor_fences_the_one_before_it() {
+    let bootstrap = shared().await.bootstrap();
+    let topic = unique("fence");
+    create_topic(bootstrap, &topic, 1, &[]).await;
+    let (old, new) = (
+        dispatcher(bootstrap, &topic, &topic),
+        dispatcher(bootstrap, &topic, &topic),
+    );
+    until_delivered(&old, id(1, 0)).await;
+
+    until_delivered(&new, id(1, 1)).await;
+    let fenced = old.dispatch(&delivery(envelope(id(9, 9)))).await.unwrap_err();
+
+    assert_eq!(fenced.kind, FailureKind::Outage);
+    assert!(
+        fenced.error.to_string().contains("transactional id"),
+        "{}",
+        fenced.error
+    );
+    assert_eq!(log(bootstrap, &topic).await, [[id(1, 0), id(1, 1)]]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn order_holds_and_nothing_is_lost_while_the_broker_is_killed_and_restarted() {
+    let broker = DevKafka::start_own().await.unwrap();
+    let topic = unique("killed");
+    create_topic(broker.bootstrap(), &topic, 6, &[]).await;
+    let table = Arc::new(Mutex::new(Table::new(&events(5_000, 100))));
+    let pace = Pace {
+        pause: Duration::from_millis(20),
+        ..Pace::default()
+    };
+    let relay = tokio::spawn(relay(
+        Arc::new(dispatcher(broker.bootstrap(), &topic, &topic)),
+        Arc::clone(&table),
+        pace,
+        Duration::from_secs(180),
+    ));
+    while table.lock().unwrap().completed().len() < 500 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+
+    for how in [KafkaStop::Kill, KafkaStop::Orderly] {
+        broker.stop(how).await.unwrap();
+        broker.resume().await.unwrap();
+    }
+    relay.await.unwrap();
+
+    let (completed, dead, attempts) = {
+        let table = table.lock().unwrap();
+        (table.completed(), table.dead().len(), table.attempts())
+    };
+    let verdict = judge(&log(broker.bootstrap(), &topic).await, &completed);
+    println!("{verdict:?}");
+    verdict.assert_sound("a broker that is killed and restarted");
+    assert_eq!((completed.len(), dead, attempts), (5_000, 0, 0));
+}
