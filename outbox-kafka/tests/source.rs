@@ -70,6 +70,27 @@ async fn only_the_contiguous_finished_prefix_is_committed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_lag_is_what_is_not_finished() {
+    let group = group(2).await;
+    for n in 0..10 {
+        group.publish(envelope(id(n, 0))).await;
+    }
+    let source = group.source();
+    let claimed = claim_in_all(&source, 10).await;
+    let lag = || source.lags().iter().map(|lag| lag.records).sum::<u64>();
+    until(|| lag() == 10).await;
+
+    let settlements = claimed
+        .iter()
+        .map(|claimed| settlement(claimed, Outcome::Completed));
+    let settled = source.settle(settlements.collect()).await;
+
+    assert!(settled.unwrap().lost.is_empty());
+    until(|| lag() == 0).await;
+    source.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_taken_over_by_another_can_neither_be_settled_nor_committed() {
     let group = group(2).await;
     for n in 0..20 {

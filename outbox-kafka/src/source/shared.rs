@@ -251,3 +251,67 @@ fn id_of_place(record: &OwnedMessage) -> EventId {
     let hash = place.fold(BASIS, |hash, byte| (hash ^ u128::from(byte)).wrapping_mul(PRIME));
     EventId::from_uuid(Uuid::from_u128(hash))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name() -> Name {
+        ("t".to_owned(), 0)
+    }
+
+    /// A partition of which ten records were read, of `end`.
+    fn report(shared: &Shared, end: i64, app_offset: i64) {
+        let reported = Reported {
+            app_offset,
+            next_offset: 10,
+            committed_offset: 4,
+            end,
+            queued: 0,
+            since: Instant::now(),
+        };
+        shared.report(name(), reported);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_partition_that_has_more_and_does_not_move_is_stalled() {
+        let shared = Shared::new(SourceOptions::default());
+        shared.state().assign(name());
+        report(&shared, 20, 10);
+
+        tokio::time::advance(shared.options.stall_timeout).await;
+        report(&shared, 30, 10);
+        assert_eq!(shared.stalled(), None);
+        tokio::time::advance(Duration::from_secs(1)).await;
+
+        assert_eq!(shared.stalled(), Some(name()));
+        report(&shared, 30, 11);
+        assert_eq!(shared.stalled(), None, "it moved");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_partition_that_is_read_to_its_end_or_paused_is_not_stalled() {
+        let shared = Shared::new(SourceOptions::default());
+        shared.state().assign(name());
+        report(&shared, 10, 10);
+        tokio::time::advance(shared.options.stall_timeout * 2).await;
+        assert_eq!(shared.stalled(), None);
+
+        report(&shared, 20, 10);
+        if let Some(partition) = shared.state().partition_mut(&name()) {
+            partition.paused = true;
+        }
+        assert_eq!(shared.stalled(), None);
+    }
+
+    #[tokio::test]
+    async fn a_lag_counts_from_what_is_committed_to_the_end() {
+        let shared = Shared::new(SourceOptions::default());
+        shared.state().assign(name());
+
+        report(&shared, 20, 10);
+
+        let lags: Vec<u64> = shared.lags().iter().map(|lag| lag.records).collect();
+        assert_eq!(lags, [16]);
+    }
+}
