@@ -235,7 +235,7 @@ async fn an_outage_charges_nobody_and_ends_without_a_restart() {
         (FailureKind::Outage, FailureKind::Outage)
     );
     assert!(
-        took >= Duration::from_secs(4) && took < Duration::from_secs(8),
+        took >= Duration::from_secs(4) && took < Duration::from_secs(25),
         "{took:?}"
     );
     let verdict = judge(

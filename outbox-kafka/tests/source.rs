@@ -11,7 +11,7 @@ use std::time::Duration;
 use outbox_core::{
     Claimed, Context, HandlerError, KeyPolicy, Outcome, Relay, RetryPolicy, Settlement, Source,
 };
-use outbox_dev::DevKafka;
+use outbox_dev::{DevKafka, KafkaStop};
 use outbox_inproc::Registry;
 use outbox_kafka::{KafkaSource, SourceOptions};
 use rdkafka::message::{Header, Headers, Message, OwnedHeaders};
@@ -67,6 +67,22 @@ async fn only_the_contiguous_finished_prefix_is_committed() {
 
     assert_eq!(offsets(&again), [4, 5, 6]);
     second.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_source_made_while_there_is_no_broker_begins_when_there_is_one() {
+    let broker = DevKafka::start_own().await.unwrap();
+    let group = Group::new(broker.bootstrap(), 1).await;
+    group.publish(envelope(id(1, 0))).await;
+    broker.stop(KafkaStop::Kill).await.unwrap();
+
+    let source = group.source();
+    let early = source.claim(request(1)).await;
+    broker.resume().await.unwrap();
+
+    assert!(!early.is_ok_and(|claimed| !claimed.is_empty()));
+    assert_eq!(claim_in_all(&source, 1).await.len(), 1);
+    source.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -64,9 +64,17 @@ impl Group {
         Arc::new(KafkaSource::new(settings, (&self.name, &topics), letters, options).unwrap())
     }
 
+    /// Tries again for a while: a new topic may not be known yet to the broker that is asked.
     pub(crate) async fn publish(&self, envelope: impl Into<Arc<Envelope>>) {
-        let delivery = Delivery::new(envelope.into(), Instant::now() + Duration::from_secs(30));
-        self.publisher.dispatch(&delivery).await.unwrap();
+        let (envelope, patience) = (envelope.into(), Instant::now() + Duration::from_secs(60));
+        loop {
+            let delivery = Delivery::new(Arc::clone(&envelope), Instant::now() + Duration::from_secs(30));
+            match self.publisher.dispatch(&delivery).await {
+                Ok(_) => return,
+                Err(failure) => assert!(Instant::now() < patience, "{failure:?}"),
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
     }
 
     /// Puts a record on the topic that no publisher of ours would.
