@@ -9,8 +9,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use outbox_core::memory::MemorySource;
 use outbox_core::telemetry::{Metrics, OutcomeLabel};
-use outbox_core::{Context, Event, EventType, HandlerError, Relay, RetryPolicy};
+use outbox_core::{
+    Context, Envelope, Event, EventId, EventType, HandlerError, Listening, Payload, Relay, RetryPolicy,
+};
 use outbox_inproc::Registry;
 use outbox_pg::admin::PgAdmin;
 use outbox_pg::{Names, PgSource};
@@ -27,7 +30,7 @@ macro_rules! events {
         }
     )*};
 }
-events!(Good, Flaky, Bad, Nobody, Slow, Remote);
+events!(Good, Flaky, Hopeless, Bad, Nobody, Slow, Remote);
 
 /// What the first table of docs/telemetry.md promises: name, kind, unit, labels.
 fn documented() -> BTreeSet<(String, String, String, BTreeSet<String>)> {
@@ -58,7 +61,7 @@ struct Stage {
     go_on: Arc<Notify>,
 }
 
-/// Handlers that succeed, fail once, reject, meet an outage once, and wait to be told.
+/// Handlers that succeed, fail once, fail for ever, reject, meet an outage once, and wait to be told.
 fn stage() -> Stage {
     let (started, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let (begun, told) = (Arc::clone(&started), Arc::clone(&go_on));
@@ -69,6 +72,9 @@ fn stage() -> Stage {
         .on("flaky", async |_: Flaky, ctx: Context| match ctx.attempt() {
             1 => Err(HandlerError::retry("not yet")),
             _ => Ok(()),
+        })
+        .on("hopeless", async |_: Hopeless, _: Context| {
+            Err(HandlerError::retry("never"))
         })
         .on("remote", move |_: Remote, _: Context| {
             let down = !was_down.swap(true, Ordering::Relaxed);
@@ -116,8 +122,9 @@ async fn a_run_emits_what_is_documented_and_the_figures_equal_a_recount() {
             Duration::from_millis(10),
         ))
         .build()
-        .unwrap()
-        .spawn();
+        .unwrap();
+    let health = relay.health();
+    let relay = relay.spawn();
 
     for _ in 0..5 {
         world.publish(&Good).await;
@@ -127,12 +134,13 @@ async fn a_run_emits_what_is_documented_and_the_figures_equal_a_recount() {
     }
     for _ in 0..2 {
         world.publish(&Bad).await;
+        world.publish(&Hopeless).await;
     }
     for _ in 0..4 {
         world.publish(&Nobody).await;
     }
     world.publish(&Remote).await;
-    world.until("status <> 'pending'", 15).await;
+    world.until("status <> 'pending'", 17).await;
     // A claim that is lost while its handler runs: its event is delivered again.
     world.publish(&Slow).await;
     started.notified().await;
@@ -145,6 +153,9 @@ async fn a_run_emits_what_is_documented_and_the_figures_equal_a_recount() {
         .await;
     world.publish(&Good).await;
     world.until("status = 'completed'", 15).await;
+    while health.listening() != Listening::Up {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
     let admin = PgAdmin::new(world.database.pool().clone(), &Names::default());
     let now = admin.gauges(1000).await.unwrap();
     metrics.backlog(Backlog {
@@ -166,6 +177,8 @@ async fn a_run_emits_what_is_documented_and_the_figures_equal_a_recount() {
         ("Good", "completed", 6.0),
         ("Flaky", "retry", 3.0),
         ("Flaky", "completed", 3.0),
+        ("Hopeless", "retry", 4.0),
+        ("Hopeless", "failed", 2.0),
         ("Bad", "failed", 2.0),
         ("Nobody", "unhandled", 4.0),
         ("Slow", "completed", 1.0),
@@ -183,14 +196,31 @@ async fn a_run_emits_what_is_documented_and_the_figures_equal_a_recount() {
     assert_eq!(collected.sum("outbox_claims_lost_total"), report.lost as f64);
     assert!(report.lost >= 1, "{report:?}");
     assert!(collected.sum("outbox_poll_errors_total") >= 1.0);
-    assert_eq!(collected.sum("outbox_failed_events"), 2.0);
+    assert_eq!(collected.sum("outbox_failed_events"), 4.0);
     assert_eq!(collected.sum("outbox_pending_events"), 0.0);
+    assert_eq!(collected.sum("outbox_oldest_pending_seconds"), 0.0);
+    assert_eq!(collected.sum("outbox_listener_up"), 1.0);
     assert_eq!(
         collected.value("outbox_breaker_state", &[("event_type", "Remote")]),
         0.0
     );
-    // Handlers ran 6 + 6 + 2 times, the slow one and the one that met an outage twice.
-    assert_eq!(collected.count("dispatcher_handler_seconds"), 18.0);
+    let tries = [
+        ("good", "completed", 6.0),
+        ("flaky", "retry", 3.0),
+        ("flaky", "completed", 3.0),
+        // What it asked for, not what was left to it.
+        ("hopeless", "retry", 6.0),
+        ("bad", "failed", 2.0),
+        ("remote", "released", 1.0),
+        ("remote", "completed", 1.0),
+        ("slow", "completed", 2.0),
+    ];
+    for (handler, outcome, tries) in tries {
+        let labels = [("handler", handler), ("outcome", outcome)];
+        let counted = collected.count_of("dispatcher_handler_seconds", &labels);
+        assert_eq!(counted, tries, "{handler} {outcome}");
+    }
+    assert_eq!(collected.count("dispatcher_handler_seconds"), 24.0);
 }
 
 /// The table's own account, by type: completed, failed, and failed attempts.
@@ -217,17 +247,33 @@ async fn recount(world: &World, collected: &Collected) {
     }
 }
 
-#[test]
-fn ten_thousand_hostile_event_types_make_a_bounded_number_of_labels() {
+#[tokio::test]
+async fn ten_thousand_hostile_event_types_make_a_bounded_number_of_labels() {
     let meters = Meters::new();
-    let metrics = OtelMetrics::new(&meters.meter()).with_known_types(["OrderPlaced"]);
-
+    let metrics = OtelMetrics::new(&meters.meter()).with_known_types(["Good"]);
+    let source = Arc::new(MemorySource::new());
     for n in 0..10_000 {
         let hostile = EventType::new(format!("x{n}\"}} 1 # {}", "y".repeat(100))).unwrap();
-        metrics.settled(Some(&hostile), OutcomeLabel::Completed, None);
+        let payload = Payload::from_json("1");
+        source.publish_envelope(Envelope::new(
+            EventId::new(),
+            hostile,
+            payload,
+            jiff::Timestamp::now(),
+        ));
     }
-    let known = EventType::new("OrderPlaced").unwrap();
-    metrics.settled(Some(&known), OutcomeLabel::Completed, None);
+    source.publish(&Good).unwrap();
+    let handlers = Registry::new().on("good", async |_: Good, _: Context| Ok::<(), HandlerError>(()));
+
+    let relay = Relay::builder(Arc::clone(&source) as _, Arc::new(handlers.build().unwrap()))
+        .metrics(Arc::new(metrics))
+        .build()
+        .unwrap()
+        .spawn();
+    while source.counts().pending > 0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    relay.shutdown().await.unwrap();
 
     let collected = meters.collect();
     let types: BTreeMap<String, f64> = collected
@@ -235,8 +281,14 @@ fn ten_thousand_hostile_event_types_make_a_bounded_number_of_labels() {
         .map(|point| (point.labels["event_type"].clone(), point.value))
         .collect();
     assert_eq!(types.len(), LABELS_MAX + 1);
-    assert_eq!(types["OrderPlaced"], 1.0);
+    assert_eq!(types["Good"], 1.0);
     assert_eq!(types["other"], 10_000.0 - (LABELS_MAX as f64 - 1.0));
+    let most = collected.labels("event_type");
+    assert!(
+        most.len() <= LABELS_MAX + 1,
+        "{} event types in some metric",
+        most.len()
+    );
 }
 
 #[test]

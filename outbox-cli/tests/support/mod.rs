@@ -190,6 +190,14 @@ impl World {
             .get(0)
     }
 
+    pub(crate) async fn text(&self, sql: &str) -> String {
+        sqlx::query(AssertSqlSafe(sql.to_owned()))
+            .fetch_one(self.database.pool())
+            .await
+            .unwrap()
+            .get(0)
+    }
+
     pub(crate) async fn count(&self, status: &str) -> i64 {
         self.number(&format!(
             "SELECT count(*) FROM outbox.outbox WHERE status = '{status}'"

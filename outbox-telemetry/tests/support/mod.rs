@@ -119,6 +119,13 @@ pub(crate) struct Point {
     count: f64,
 }
 
+impl Point {
+    fn fits(&self, labels: &[(&str, &str)]) -> bool {
+        let has = |(key, value): &(&str, &str)| self.labels.get(*key).map(String::as_str) == Some(*value);
+        labels.iter().all(has)
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Collected(Vec<Point>);
 
@@ -177,12 +184,8 @@ impl Collected {
     }
 
     pub(crate) fn value(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
-        let fits = |point: &&Point| {
-            labels
-                .iter()
-                .all(|(key, value)| point.labels.get(*key).map(String::as_str) == Some(*value))
-        };
-        self.of(name).filter(fits).map(|point| point.value).sum()
+        let fitting = self.of(name).filter(|point| point.fits(labels));
+        fitting.map(|point| point.value).sum()
     }
 
     pub(crate) fn sum(&self, name: &str) -> f64 {
@@ -190,7 +193,18 @@ impl Collected {
     }
 
     pub(crate) fn count(&self, name: &str) -> f64 {
-        self.of(name).map(|point| point.count).sum()
+        self.count_of(name, &[])
+    }
+
+    pub(crate) fn count_of(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
+        let fitting = self.of(name).filter(|point| point.fits(labels));
+        fitting.map(|point| point.count).sum()
+    }
+
+    /// All values of a label, in whatever metric.
+    pub(crate) fn labels(&self, key: &str) -> BTreeSet<&str> {
+        let values = self.0.iter().filter_map(|point| point.labels.get(key));
+        values.map(String::as_str).collect()
     }
 
     pub(crate) fn shapes(&self) -> BTreeSet<(String, String, String, BTreeSet<String>)> {
