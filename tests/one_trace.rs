@@ -92,7 +92,7 @@ async fn one_trace_spans_the_request_and_all_that_follows_over_a_restart_of_the_
     // It takes the order, and is gone before anything is delivered.
     let before = OpenShop::open(&[&settings[..], &[("SHOP_RELAY", "off")]].concat());
     let (status, _) = before.request_with(
-        &format!("traceparent: 00-{TRACE}-{CALLER}-01\r\n"),
+        &format!("traceparent: 00-{TRACE}-{CALLER}-01\r\nbaggage: campaign=spring\r\n"),
         "POST",
         "/orders",
         r#"{"customer":"ada","item":"book","cents":1900}"#,
@@ -109,6 +109,14 @@ async fn one_trace_spans_the_request_and_all_that_follows_over_a_restart_of_the_
         r#"["thank you for order 1","order 1 is on its way"]"#,
     );
     assert_eq!(after.close(), "the shop is closed; events completed: 3\n");
+
+    // What the caller attached goes with every event.
+    let attached = "SELECT count(*) FROM outbox.outbox WHERE headers ->> 'baggage' = 'campaign=spring'";
+    let attached: i64 = sqlx::query_scalar(attached)
+        .fetch_one(database.pool())
+        .await
+        .unwrap();
+    assert_eq!(attached, 3);
 
     // Request ─▶ OrderPlaced ─▶ PaymentTaken ─▶ ParcelSent; the mail server refuses every first try.
     assert_eq!(hex(&request.parent_span_id), CALLER);

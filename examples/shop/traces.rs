@@ -4,7 +4,10 @@ use axum::{extract::Request, middleware::Next, response::Response};
 use opentelemetry::{propagation::TextMapPropagator, trace::TracerProvider};
 use opentelemetry_http::HeaderExtractor;
 use opentelemetry_otlp::{ExporterBuildError, SpanExporter};
-use opentelemetry_sdk::{propagation::TraceContextPropagator, trace::SdkTracerProvider};
+use opentelemetry_sdk::{
+    propagation::{BaggagePropagator, TraceContextPropagator},
+    trace::SdkTracerProvider,
+};
 use tracing::Instrument;
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 use tracing_subscriber::{filter::LevelFilter, layer::SubscriberExt, util::SubscriberInitExt};
@@ -43,7 +46,9 @@ impl Traces {
 pub(crate) async fn request(request: Request, next: Next) -> Response {
     let name = format!("{} {}", request.method(), request.uri().path());
     let span = tracing::info_span!("request", otel.name = name, otel.kind = "server");
-    let context = TraceContextPropagator::new().extract(&HeaderExtractor(request.headers()));
+    let headers = HeaderExtractor(request.headers());
+    let context = TraceContextPropagator::new().extract(&headers);
+    let context = BaggagePropagator::new().extract_with_context(&context, &headers);
     // Refused only while nobody records it.
     let _ = span.set_parent(context);
     next.run(request).instrument(span).await
