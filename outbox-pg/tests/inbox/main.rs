@@ -2,6 +2,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod batch;
+mod concurrent;
+mod faults;
+#[path = "../support/mod.rs"]
 mod support;
 
 use std::collections::BTreeSet;
@@ -224,81 +228,6 @@ async fn handlers_and_tenants_have_records_of_their_own() {
     }
 }
 
-/// Waits until a session waits for another one's transaction.
-async fn until_blocked(pool: &PgPool) {
-    let sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
-    while number(pool, sql).await == 0 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-}
-
-/// Bills, but lets the test look in before the first call ends.
-struct Slow {
-    started: Arc<Notify>,
-    go: Arc<Notify>,
-    calls: Arc<AtomicU32>,
-    first_succeeds: bool,
-}
-
-impl TxHandler<OrderPlaced> for Slow {
-    async fn handle(
-        &self,
-        event: OrderPlaced,
-        tx: &mut PgConnection,
-        ctx: Context,
-    ) -> Result<(), HandlerError> {
-        bill(event, tx, ctx).await?;
-        if self.calls.fetch_add(1, Ordering::SeqCst) == 0 {
-            self.started.notify_one();
-            self.go.notified().await;
-            if !self.first_succeeds {
-                return Err(HandlerError::retry("not this time"));
-            }
-        }
-        Ok(())
-    }
-}
-
-async fn two_at_once(first_succeeds: bool) -> (i64, u32) {
-    let world = world().await;
-    let (started, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-    let calls = Arc::new(AtomicU32::new(0));
-    let handler = inbox(&world).transactional(Slow {
-        started: Arc::clone(&started),
-        go: Arc::clone(&go),
-        calls: Arc::clone(&calls),
-        first_succeeds,
-    });
-    let handler = Arc::new(handler);
-    let id = EventId::new();
-    let deliver = || {
-        let handler = Arc::clone(&handler);
-        let ctx = context(id, "", 1);
-        tokio::spawn(async move { handler.handle(OrderPlaced { order: 1 }, ctx).await.is_ok() })
-    };
-
-    let first = deliver();
-    started.notified().await;
-    let second = deliver();
-    until_blocked(world.pool()).await;
-    go.notify_one();
-
-    assert_eq!(first.await.unwrap(), first_succeeds);
-    assert!(second.await.unwrap());
-    let effects = number(world.pool(), "SELECT count(*) FROM effects").await;
-    (effects, calls.load(Ordering::SeqCst))
-}
-
-#[tokio::test]
-async fn of_two_deliveries_at_once_the_second_waits_and_skips() {
-    assert_eq!(two_at_once(true).await, (1, 1));
-}
-
-#[tokio::test]
-async fn of_two_deliveries_at_once_the_second_goes_on_when_the_first_fails() {
-    assert_eq!(two_at_once(false).await, (1, 2));
-}
-
 /// Bills, and counts how often it was asked to.
 struct Counting(Arc<AtomicU32>);
 
@@ -321,63 +250,8 @@ impl TxBatchHandler<OrderPlaced> for Counting {
         tx: &mut PgConnection,
     ) -> Result<(), HandlerError> {
         self.0.fetch_add(1, Ordering::SeqCst);
-        bill_all(events, tx).await
+        batch::bill_all(events, tx).await
     }
-}
-
-#[tokio::test]
-async fn a_commit_whose_reply_is_lost_has_one_effect() {
-    let world = world().await;
-    let options = world.database.connect_options();
-    let target = format!("{}:{}", options.get_host(), options.get_port());
-    let proxy = Proxy::start(target).await.unwrap();
-    let through = options.clone().host("127.0.0.1").port(proxy.address().port());
-    let pool = PgPoolOptions::new()
-        .max_connections(4)
-        .connect_with(through)
-        .await
-        .unwrap();
-    let inbox = PgInbox::new(pool, &Names::default());
-    let calls = Arc::new(AtomicU32::new(0));
-    let counting = Counting(Arc::clone(&calls));
-    let registry = Registry::new().on::<OrderPlaced>("billing", inbox.transactional(counting));
-    let relay = relay(&world, registry).await;
-
-    for order in 0..5 {
-        proxy.set(Mode::CutReplyTo(b"COMMIT".to_vec()));
-        place(&world, order..order + 1).await;
-        world.until("status = 'completed'", order + 1).await;
-        assert_eq!(proxy.mode(), Mode::Forward, "the cut has struck");
-    }
-
-    relay.shutdown().await.unwrap();
-    assert_eq!(number(world.pool(), "SELECT count(*) FROM effects").await, 5);
-    assert_eq!(
-        calls.load(Ordering::SeqCst),
-        5,
-        "what was committed is not handled again"
-    );
-    assert_eq!(
-        world.count("retry_count > 0").await,
-        0,
-        "a lost connection costs no attempt"
-    );
-}
-
-#[tokio::test]
-async fn a_database_that_is_away_costs_no_attempts() {
-    let world = world().await;
-    let nowhere = world.database.connect_options().port(1);
-    let pool = PgPoolOptions::new()
-        .acquire_timeout(Duration::from_millis(200))
-        .connect_lazy_with(nowhere);
-    let handler = PgInbox::new(pool, &Names::default()).transactional(bill);
-
-    let end = handler
-        .handle(OrderPlaced { order: 1 }, context(EventId::new(), "", 1))
-        .await;
-
-    assert!(matches!(end, Err(HandlerError::Outage(_))), "{end:?}");
 }
 
 #[tokio::test]
@@ -412,84 +286,6 @@ async fn a_follow_up_carries_cause_correlation_and_tenant() {
     let texts = |row: usize| -> Vec<String> { (0..3).map(|column| rows[row].get(column)).collect() };
     assert_eq!(texts(0), ["a".to_owned(), first.to_string(), first.to_string()]);
     assert_eq!(texts(1)[2], "cart 9");
-}
-
-#[tokio::test]
-async fn a_batch_handler_gets_many_events_in_one_transaction() {
-    let world = world().await;
-    let calls = Arc::new(AtomicU32::new(0));
-    let counting = Counting(Arc::clone(&calls));
-    let registry = Registry::new().on::<OrderPlaced>("billing", inbox(&world).batched(counting));
-    place(&world, 100..2100).await;
-
-    let relay = relay(&world, registry).await;
-
-    world.until("status = 'completed'", 2000).await;
-    relay.shutdown().await.unwrap();
-    assert_eq!(
-        number(world.pool(), "SELECT count(DISTINCT event_id) FROM effects").await,
-        2000
-    );
-    assert_eq!(number(world.pool(), "SELECT count(*) FROM effects").await, 2000);
-    let calls = calls.load(Ordering::SeqCst);
-    assert!(calls <= 500, "{calls} transactions for 2000 events");
-}
-
-async fn bill_all(events: Vec<(OrderPlaced, Context)>, tx: &mut PgConnection) -> Result<(), HandlerError> {
-    let ids: Vec<_> = events.iter().map(|(_, ctx)| ctx.event_id().as_uuid()).collect();
-    let orders: Vec<i64> = events.iter().map(|(event, _)| event.order).collect();
-    if orders.contains(&13) {
-        return Err(HandlerError::reject("thirteen"));
-    }
-    assert!(!orders.contains(&17), "seventeen");
-    sqlx::query("INSERT INTO effects (handler, event_id, number) SELECT 'billing', * FROM unnest($1, $2)")
-        .bind(ids)
-        .bind(orders)
-        .execute(tx)
-        .await?;
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_bad_event_in_a_batch_harms_only_itself() {
-    let world = world().await;
-    let once = RetryPolicy::none();
-    let options = outbox_inproc::HandlerOptions::new("billing").with_retry(once);
-    let registry = Registry::new().on::<OrderPlaced>(options, inbox(&world).batched(bill_all));
-    place(&world, 0..50).await;
-
-    let relay = relay(&world, registry).await;
-
-    world.until("status <> 'pending'", 50).await;
-    relay.shutdown().await.unwrap();
-    assert_eq!(world.count("status = 'failed'").await, 2);
-    assert_eq!(number(world.pool(), "SELECT count(*) FROM effects").await, 48);
-    assert_eq!(
-        number(
-            world.pool(),
-            "SELECT count(*) FROM effects WHERE number IN (13, 17)"
-        )
-        .await,
-        0
-    );
-}
-
-#[tokio::test]
-async fn an_event_that_is_twice_in_a_batch_is_handled_once() {
-    let world = world().await;
-    let handler = Arc::new(inbox(&world).batched(bill_all));
-    let id = EventId::new();
-    let deliver = |_: usize| {
-        let (handler, ctx) = (Arc::clone(&handler), context(id, "", 1));
-        tokio::spawn(async move { handler.handle(OrderPlaced { order: 1 }, ctx).await.is_ok() })
-    };
-
-    let deliveries: Vec<_> = (0..20).map(deliver).collect();
-    for delivery in deliveries {
-        assert!(delivery.await.unwrap());
-    }
-
-    assert_eq!(number(world.pool(), "SELECT count(*) FROM effects").await, 1);
 }
 
 #[tokio::test]
@@ -541,37 +337,4 @@ async fn the_inbox_forgets_what_is_past_retention() {
     assert!(inbox.knows(&name, &TenantId::default(), first).await.unwrap());
     assert_eq!(inbox.prune(Duration::ZERO).await.unwrap(), 10);
     assert!(!inbox.knows(&name, &TenantId::default(), first).await.unwrap());
-}
-
-#[tokio::test]
-async fn a_dropped_handler_leaves_nothing_behind() {
-    let world = world().await;
-    let pool = PgPoolOptions::new()
-        .max_connections(1)
-        .connect_with(world.database.connect_options())
-        .await
-        .unwrap();
-    let handler = PgInbox::new(pool.clone(), &Names::default()).transactional(
-        async |event: OrderPlaced, tx: &mut PgConnection, ctx: Context| {
-            bill(event, tx, ctx).await?;
-            std::future::pending::<()>().await;
-            Ok(())
-        },
-    );
-    let id = EventId::new();
-
-    for wait_ms in [0, 1, 3, 10, 100] {
-        let handling = handler.handle(OrderPlaced { order: 1 }, context(id, "", 1));
-        assert!(
-            tokio::time::timeout(Duration::from_millis(wait_ms), handling)
-                .await
-                .is_err()
-        );
-    }
-
-    let fine = PgInbox::new(pool, &Names::default()).transactional(bill);
-    fine.handle(OrderPlaced { order: 1 }, context(id, "", 1))
-        .await
-        .unwrap();
-    assert_eq!(number(world.pool(), "SELECT count(*) FROM effects").await, 1);
 }

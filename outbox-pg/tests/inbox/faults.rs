@@ -1,0 +1,91 @@
+//! Replies that are lost, databases that are away, futures that are dropped.
+
+use super::*;
+
+#[tokio::test]
+async fn a_commit_whose_reply_is_lost_has_one_effect() {
+    let world = world().await;
+    let options = world.database.connect_options();
+    let target = format!("{}:{}", options.get_host(), options.get_port());
+    let proxy = Proxy::start(target).await.unwrap();
+    let through = options.clone().host("127.0.0.1").port(proxy.address().port());
+    let pool = PgPoolOptions::new()
+        .max_connections(4)
+        .connect_with(through)
+        .await
+        .unwrap();
+    let inbox = PgInbox::new(pool, &Names::default());
+    let calls = Arc::new(AtomicU32::new(0));
+    let counting = Counting(Arc::clone(&calls));
+    let registry = Registry::new().on::<OrderPlaced>("billing", inbox.transactional(counting));
+    let relay = relay(&world, registry).await;
+
+    for order in 0..5 {
+        proxy.set(Mode::CutReplyTo(b"COMMIT".to_vec()));
+        place(&world, order..order + 1).await;
+        world.until("status = 'completed'", order + 1).await;
+        assert_eq!(proxy.mode(), Mode::Forward, "the cut has struck");
+    }
+
+    relay.shutdown().await.unwrap();
+    assert_eq!(number(world.pool(), "SELECT count(*) FROM effects").await, 5);
+    assert_eq!(
+        calls.load(Ordering::SeqCst),
+        5,
+        "what was committed is not handled again"
+    );
+    assert_eq!(
+        world.count("retry_count > 0").await,
+        0,
+        "a lost connection costs no attempt"
+    );
+}
+
+#[tokio::test]
+async fn a_database_that_is_away_costs_no_attempts() {
+    let world = world().await;
+    let nowhere = world.database.connect_options().port(1);
+    let pool = PgPoolOptions::new()
+        .acquire_timeout(Duration::from_millis(200))
+        .connect_lazy_with(nowhere);
+    let handler = PgInbox::new(pool, &Names::default()).transactional(bill);
+
+    let end = handler
+        .handle(OrderPlaced { order: 1 }, context(EventId::new(), "", 1))
+        .await;
+
+    assert!(matches!(end, Err(HandlerError::Outage(_))), "{end:?}");
+}
+
+#[tokio::test]
+async fn a_dropped_handler_leaves_nothing_behind() {
+    let world = world().await;
+    let pool = PgPoolOptions::new()
+        .max_connections(1)
+        .connect_with(world.database.connect_options())
+        .await
+        .unwrap();
+    let handler = PgInbox::new(pool.clone(), &Names::default()).transactional(
+        async |event: OrderPlaced, tx: &mut PgConnection, ctx: Context| {
+            bill(event, tx, ctx).await?;
+            std::future::pending::<()>().await;
+            Ok(())
+        },
+    );
+    let id = EventId::new();
+
+    for wait_ms in [0, 1, 3, 10, 100] {
+        let handling = handler.handle(OrderPlaced { order: 1 }, context(id, "", 1));
+        assert!(
+            tokio::time::timeout(Duration::from_millis(wait_ms), handling)
+                .await
+                .is_err()
+        );
+    }
+
+    let fine = PgInbox::new(pool, &Names::default()).transactional(bill);
+    fine.handle(OrderPlaced { order: 1 }, context(id, "", 1))
+        .await
+        .unwrap();
+    assert_eq!(number(world.pool(), "SELECT count(*) FROM effects").await, 1);
+}
