@@ -19,9 +19,10 @@ test-kafka:
 chaos:
 	cargo run --package outbox-chaos -- run
 
-# Throughput beside its floor, in one run; wants a quiet machine, and takes minutes.
+# Every number beside its floor, in one run; wants a quiet machine, and takes minutes. `make bench ONLY="drain publish"`
+# runs some; OUTBOX_BENCH_EVENTS and OUTBOX_BENCH_ROUNDS size them. Results: target/bench/.
 bench:
-	cargo bench --bench drain
+	cargo bench --bench outbox -- $(ONLY)
 
 lint:
 	cargo fmt --all --check
