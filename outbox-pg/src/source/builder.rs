@@ -6,14 +6,13 @@ use std::time::Duration;
 use outbox_core::{ConfigError, SourceError};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{Connection, PgConnection, PgPool, Row};
-use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
 use super::PgSource;
 use super::claim::Claim;
 use super::listener::{Ears, Hearing, Listener};
-use super::mark::Marker;
+use super::mark::{Flow, Marker};
 use super::session::Sessions;
 use super::settle::Settle;
 use crate::error::source_error;
@@ -177,13 +176,13 @@ impl PgSourceBuilder {
             Hearing::Down
         };
         let ears = Arc::new(Ears::new(hearing));
-        let active = Arc::new(Notify::new());
+        let flow = Arc::new(Flow::default());
         let marker = Marker {
             sessions: sessions.clone(),
             candidate: self.sql("SELECT candidate, writers FROM \"outbox\".\"outbox_mark_candidate\"()"),
             move_to: self.sql("SELECT \"outbox\".\"outbox_mark_move\"($1, $2)"),
             sweep: self.sql("SELECT below, stranded FROM \"outbox\".\"outbox_sweep\"()"),
-            active: Arc::clone(&active),
+            flow: Arc::clone(&flow),
         };
         marker.sweep().await?;
         let mut tasks = JoinSet::new();
@@ -216,7 +215,7 @@ impl PgSourceBuilder {
             extend: self.sql(include_str!("../../sql/extend.sql")),
             worker: Uuid::new_v4(),
             ears,
-            active,
+            flow,
             fallback: self.fallback,
             _tasks: tasks,
         })

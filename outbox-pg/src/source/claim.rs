@@ -63,8 +63,8 @@ impl Claim {
             let (ids, seqs) = taken.without(&claimed);
             let read = self.read.query().bind(ids).bind(seqs);
             claimed.extend(taken.decode(&read.fetch_all(connection).await?)?);
+            claimed.sort_unstable_by_key(|event| event.position);
         }
-        claimed.sort_unstable_by_key(|event| event.position);
         Ok(claimed)
     }
 }
@@ -96,6 +96,7 @@ impl Taken {
         Ok(taken)
     }
 
+    /// The events among these rows that were taken, each once, oldest first.
     fn decode(&self, rows: &[PgRow]) -> Result<Vec<Claimed>, sqlx::Error> {
         let mut claimed = Vec::with_capacity(rows.len());
         for row in rows {
@@ -105,6 +106,8 @@ impl Taken {
                 claimed.push(decode(row, token, Position(seq))?);
             }
         }
+        claimed.sort_unstable_by_key(|event| event.position);
+        claimed.dedup_by_key(|event| event.position);
         Ok(claimed)
     }
 

@@ -1,6 +1,7 @@
 //! Moving the low-water mark while events flow; the rule stands in the migration of the mark.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use outbox_core::SourceError;
@@ -12,6 +13,10 @@ use crate::sql::Sql;
 
 /// How long to wait between two looks.
 const PAUSE: Duration = Duration::from_millis(200);
+/// After so many claimed events there is no such wait: each claim passes over what was settled since the mark moved.
+const MANY: u64 = 2_000;
+/// How long to wait for those who may still write, at first; settlements of relays, mostly, which end soon.
+const MOMENT: Duration = Duration::from_millis(5);
 /// How often to look for what nothing else would find.
 const SWEEP: Duration = Duration::from_secs(600);
 
@@ -22,8 +27,44 @@ pub(super) struct Marker {
     pub(super) candidate: Sql,
     pub(super) move_to: Sql,
     pub(super) sweep: Sql,
-    /// Set when events were claimed: without claims there is nothing to move past.
-    pub(super) active: Arc<Notify>,
+    pub(super) flow: Arc<Flow>,
+}
+
+/// What the marker knows of claims: without any there is nothing to move past.
+#[derive(Debug, Default)]
+pub(super) struct Flow {
+    /// Set when events were claimed.
+    some: Notify,
+    /// Set when many were claimed.
+    many: Notify,
+    /// How many, since it was last looked at.
+    claimed: AtomicU64,
+}
+
+impl Flow {
+    pub(super) fn claimed(&self, events: usize) {
+        if events == 0 {
+            return;
+        }
+        let events = u64::try_from(events).unwrap_or(u64::MAX);
+        let before = self.claimed.fetch_add(events, Ordering::Relaxed);
+        self.some.notify_one();
+        if before.saturating_add(events) >= MANY {
+            self.many.notify_one();
+        }
+    }
+
+    /// Waits for claims after the last call.
+    async fn next(&self) {
+        self.some.notified().await;
+        self.claimed.store(0, Ordering::Relaxed);
+    }
+
+    /// Returns after the pause, or when many events have been claimed.
+    async fn pause(&self) {
+        // An old notice of many may be waiting: that only makes for one look more.
+        let _ = tokio::time::timeout(PAUSE, self.many.notified()).await;
+    }
 }
 
 impl Marker {
@@ -32,7 +73,7 @@ impl Marker {
         let mut sweeps = tokio::time::interval_at(tokio::time::Instant::now() + SWEEP, SWEEP);
         loop {
             tokio::select! {
-                () = self.active.notified() => {
+                () = self.flow.next() => {
                     if let Err(error) = self.advance().await {
                         tracing::debug!(%error, "outbox_mark_not_moved");
                     }
@@ -43,7 +84,7 @@ impl Marker {
                     }
                 }
             }
-            tokio::time::sleep(PAUSE).await;
+            self.flow.pause().await;
         }
     }
 
@@ -61,6 +102,7 @@ impl Marker {
             return Ok(());
         };
         let writers: Vec<String> = row.try_get(1).map_err(read)?;
+        let mut pause = MOMENT;
         loop {
             let (move_to, writers) = (self.move_to.clone(), writers.clone());
             let done: bool = self
@@ -80,7 +122,8 @@ impl Marker {
             if done {
                 return Ok(());
             }
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(PAUSE);
         }
     }
 

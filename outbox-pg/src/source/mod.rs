@@ -16,13 +16,13 @@ use outbox_core::{
 };
 use sqlx::Row;
 use sqlx::postgres::PgConnectOptions;
-use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
 pub use self::builder::{PgSourceBuilder, StartError};
 use self::claim::Claim;
 use self::listener::{Ears, Hearing, POLL_MAX, POLL_MIN};
+use self::mark::Flow;
 use self::session::Sessions;
 use self::settle::Settle;
 use crate::sql::Sql;
@@ -40,8 +40,8 @@ pub struct PgSource {
     /// Tells the leases of this relay from those of others.
     worker: Uuid,
     ears: Arc<Ears>,
-    /// Set when events were claimed, for the mark to follow.
-    active: Arc<Notify>,
+    /// What was claimed, for the mark to follow.
+    flow: Arc<Flow>,
     fallback: Duration,
     _tasks: JoinSet<()>,
 }
@@ -79,9 +79,7 @@ impl Source for PgSource {
             .await?;
         self.ears
             .claimed(!claimed.is_empty(), claimed.len() >= room as usize);
-        if !claimed.is_empty() {
-            self.active.notify_one();
-        }
+        self.flow.claimed(claimed.len());
         Ok(claimed)
     }
 
