@@ -15,6 +15,9 @@ pub enum SourceErrorKind {
     /// The store is reached but not as it should be: schema missing or of another version, a right missing.
     /// Trying again helps only after somebody has acted; the relay still does, at its slowest.
     Misconfigured,
+    /// The store will not hold what it was given, and would refuse it again: a text in its encoding, a number too large.
+    /// Of several settlements one is to blame; the relay finds out which.
+    Refused,
 }
 
 /// A source could not do what it was asked.
@@ -44,6 +47,15 @@ impl SourceError {
         }
     }
 
+    /// The store will not hold what it was given.
+    pub fn refused(operation: &'static str, cause: impl Into<BoxError>) -> Self {
+        Self {
+            kind: SourceErrorKind::Refused,
+            operation,
+            cause: cause.into(),
+        }
+    }
+
     /// What it means for the relay.
     #[must_use]
     pub fn kind(&self) -> SourceErrorKind {
@@ -64,6 +76,7 @@ impl fmt::Display for SourceError {
             SourceErrorKind::Misconfigured => {
                 write!(f, "source misconfigured, seen during {}", self.operation)
             }
+            SourceErrorKind::Refused => write!(f, "source refused values during {}", self.operation),
         }
     }
 }

@@ -48,6 +48,9 @@ pub mod log_line {
     pub const POLL_RECOVERED: &str = "outbox_poll_recovered";
     /// Outcomes could not be recorded yet; they are kept and tried again.
     pub const SETTLE_FAILED: &str = "outbox_settle_failed";
+    /// The source will not hold an outcome as it is: its error text is stored in plain ASCII instead, or if that is not the
+    /// reason, the event comes again when its claim ends.
+    pub const SETTLE_REFUSED: &str = "outbox_settle_refused";
     /// Claims could not be kept alive; they run on to their end.
     pub const EXTEND_FAILED: &str = "outbox_extend_failed";
     /// Claims ended before their events were settled.

@@ -20,6 +20,9 @@ const PLAIN_CLASSES: [&str; 12] = [
 /// authorisation, unknown database or schema, missing relation, function or right.
 const SETUP_CLASSES: [&str; 5] = ["25", "28", "3D", "3F", "42"];
 
+/// Classes that are about the values of the statement: data, and integrity.
+const VALUE_CLASSES: [&str; 2] = ["22", "23"];
+
 /// Sorts an error into what waiting can cure and what it cannot.
 pub(crate) fn source_error(operation: &'static str, error: sqlx::Error) -> SourceError {
     let sqlx::Error::Database(server) = &error else {
@@ -31,10 +34,10 @@ pub(crate) fn source_error(operation: &'static str, error: sqlx::Error) -> Sourc
         true => server.message().to_owned(),
         false => "the server refused the statement".to_owned(),
     };
-    let setup = SETUP_CLASSES.contains(&class);
-    let cause = ServerError { code, message };
-    match setup {
-        true => SourceError::misconfigured(operation, cause),
-        false => SourceError::unavailable(operation, cause),
-    }
+    let kind = match class {
+        _ if SETUP_CLASSES.contains(&class) => SourceError::misconfigured,
+        _ if VALUE_CLASSES.contains(&class) => SourceError::refused,
+        _ => SourceError::unavailable,
+    };
+    kind(operation, ServerError { code, message })
 }

@@ -94,6 +94,9 @@ impl Engine {
             }
         };
         self.health.set_settle_errors(0);
+        if let Some((event, error)) = &answer.refused {
+            tracing::error!(event.id = %event, error = chain(error), "{}", log_line::SETTLE_REFUSED);
+        }
         // One look at the clock for all of them.
         let recorded_at = jiff::Timestamp::now();
         for outcome in &answer.recorded {
@@ -227,7 +230,9 @@ impl Engine {
             SourceErrorKind::Misconfigured => {
                 tracing::error!(error = error_text, "{}", log_line::POLL_FAILED)
             }
-            SourceErrorKind::Unavailable => tracing::warn!(error = error_text, "{}", log_line::POLL_FAILED),
+            SourceErrorKind::Unavailable | SourceErrorKind::Refused => {
+                tracing::warn!(error = error_text, "{}", log_line::POLL_FAILED);
+            }
         }
     }
 }

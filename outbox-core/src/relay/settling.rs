@@ -10,7 +10,7 @@ use super::backoff::Backoff;
 use super::job::{Job, Jobs};
 use super::lease::Lease;
 use crate::telemetry::OutcomeLabel;
-use crate::{Envelope, Settled, Settlement, SourceError};
+use crate::{Envelope, EventId, Outcome, Settled, Settlement, SourceError, SourceErrorKind};
 
 /// How long the first outcome waits for others.
 const GATHER: Duration = Duration::from_millis(2);
@@ -32,11 +32,16 @@ pub(super) struct Recorded {
     pub(super) lost: Vec<Unrecorded>,
     /// An earlier call for some of these ended without an answer: what is lost may have been recorded then.
     pub(super) unsure: bool,
+    /// An outcome that the source will not hold as it is.
+    pub(super) refused: Option<(EventId, SourceError)>,
 }
 
 #[derive(Debug)]
 pub(super) struct Settling {
+    /// The most outcomes of a call.
     batch: usize,
+    /// The most of the next call: fewer while it is sought which one the source refuses.
+    most: usize,
     waiting: VecDeque<Unrecorded>,
     sent: Vec<Unrecorded>,
     pub(super) call: Option<Job<Settled>>,
@@ -49,7 +54,8 @@ pub(super) struct Settling {
 impl Settling {
     pub(super) fn new(batch: usize) -> Self {
         Self {
-            batch,
+            batch: batch.saturating_mul(2),
+            most: batch.saturating_mul(2),
             waiting: VecDeque::new(),
             sent: Vec::new(),
             call: None,
@@ -87,11 +93,11 @@ impl Settling {
         if self.call.is_some() || self.waiting.is_empty() || self.retry_at.is_some_and(|time| now < time) {
             return;
         }
-        let gathered = self.waiting.len() >= self.batch || self.flush_at.is_some_and(|time| time <= now);
+        let gathered = self.waiting.len() >= self.batch / 2 || self.flush_at.is_some_and(|time| time <= now);
         if !gathered && !hurry {
             return;
         }
-        let count = self.waiting.len().min(self.batch.saturating_mul(2));
+        let count = self.waiting.len().min(self.most);
         self.sent = self.waiting.drain(..count).collect();
         self.flush_at = (!self.waiting.is_empty()).then_some(now);
         let settlements = self
@@ -111,11 +117,11 @@ impl Settling {
         let sent = std::mem::take(&mut self.sent);
         let settled = match answer {
             Ok(settled) => settled,
+            Err(error) if error.kind() == SourceErrorKind::Refused => {
+                return Ok(self.refused(sent, error, now));
+            }
             Err(error) => {
-                // ORDER: what was sent first stays first. Of one key, an earlier outcome is recorded no later.
-                for outcome in sent.into_iter().rev() {
-                    self.waiting.push_front(outcome);
-                }
+                self.put_back(sent);
                 self.unsure = true;
                 self.flush_at = Some(now);
                 self.retry_at = Some(now + self.backoff.fail());
@@ -124,6 +130,7 @@ impl Settling {
         };
         self.retry_at = None;
         self.backoff.succeed();
+        self.most = self.most.saturating_mul(2).min(self.batch);
         let unsure = std::mem::take(&mut self.unsure);
         let gone: HashSet<_> = settled.lost.into_iter().collect();
         let is_lost = |outcome: &Unrecorded| {
@@ -134,6 +141,50 @@ impl Settling {
             recorded,
             lost,
             unsure,
+            refused: None,
         })
     }
+
+    fn put_back(&mut self, sent: Vec<Unrecorded>) {
+        // ORDER: what was sent first stays first. Of one key, an earlier outcome is recorded no later.
+        for outcome in sent.into_iter().rev() {
+            self.waiting.push_front(outcome);
+        }
+    }
+
+    /// One of these is to blame. Of several, half is sent next; one alone goes again in plain ASCII, and if it was that
+    /// already, it is given up: its claim ends, and the event comes again.
+    fn refused(&mut self, mut sent: Vec<Unrecorded>, error: SourceError, now: Instant) -> Recorded {
+        let (mut lost, mut refused) = (Vec::new(), None);
+        if let [outcome] = &mut sent[..] {
+            refused = Some((outcome.settlement.id, error));
+            if !make_plain(&mut outcome.settlement.outcome) {
+                lost = std::mem::take(&mut sent);
+            }
+        }
+        self.most = (sent.len() / 2).max(1);
+        self.put_back(sent);
+        self.flush_at = (!self.waiting.is_empty()).then_some(now);
+        Recorded {
+            recorded: Vec::new(),
+            lost,
+            unsure: false,
+            refused,
+        }
+    }
+}
+
+/// Replaces what not every store can hold in an outcome's text; whether there was anything to replace.
+fn make_plain(outcome: &mut Outcome) -> bool {
+    let (Outcome::Retry { error, .. } | Outcome::Failed { error, .. }) = outcome else {
+        return false;
+    };
+    if error.is_ascii() {
+        return false;
+    }
+    *error = error
+        .chars()
+        .map(|c| if c.is_ascii() { c } else { '?' })
+        .collect();
+    true
 }

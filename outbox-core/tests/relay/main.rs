@@ -5,6 +5,7 @@ mod breaker;
 mod delivering;
 mod failing;
 mod history;
+mod refusing;
 mod runs;
 mod simulation;
 mod stopping;

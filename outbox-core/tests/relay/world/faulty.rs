@@ -6,7 +6,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use outbox_core::memory::MemorySource;
 use outbox_core::{
-    ClaimRequest, ClaimToken, Claimed, Listening, Settled, Settlement, Source, SourceError, Wakeup,
+    ClaimRequest, ClaimToken, Claimed, EventId, Listening, Outcome, Settled, Settlement, Source, SourceError,
+    Wakeup,
 };
 
 /// What goes wrong at present.
@@ -24,6 +25,10 @@ pub(crate) struct Faults {
     pub(crate) hang_settle: bool,
     /// Settlements fail before they do anything.
     pub(crate) fail_settle: bool,
+    /// Settlements with text that is not ASCII are refused, as by a database of another encoding.
+    pub(crate) refuse_wide_text: bool,
+    /// Settlements of this event are refused, whatever they say.
+    pub(crate) refuse: Option<EventId>,
     /// Heartbeats fail.
     pub(crate) fail_extend: bool,
     /// Waiting never ends.
@@ -43,11 +48,23 @@ impl Faults {
             hang_claim: false,
             hang_settle: false,
             fail_settle: false,
+            refuse_wide_text: false,
+            refuse: None,
             fail_extend: false,
             hang_wait: false,
             panic_wait: false,
             deaf: false,
         }
+    }
+}
+
+impl Faults {
+    fn refuses(&self, settlement: &Settlement) -> bool {
+        let wide = match &settlement.outcome {
+            Outcome::Retry { error, .. } | Outcome::Failed { error, .. } => !error.is_ascii(),
+            _ => false,
+        };
+        self.refuse == Some(settlement.id) || self.refuse_wide_text && wide
     }
 }
 
@@ -102,6 +119,9 @@ impl Source for Faulty {
         }
         if faults.fail || faults.fail_settle {
             return Err(down("settle"));
+        }
+        if settlements.iter().any(|settlement| faults.refuses(settlement)) {
+            return Err(SourceError::refused("settle", "a value that it cannot hold"));
         }
         let settled = self.inner.settle(settlements).await;
         if faults.lose_settle_answer {
