@@ -85,6 +85,8 @@ fn shipping() -> Registry {
 async fn rows_stay_pending_because_no_relay_runs() {
     let world = World::new().await;
     world.publish(3).await;
+    assert!(world.figure("outbox_oldest_pending_seconds", "").await > 0.0);
+    assert_eq!(world.figure("dispatcher_events_total", "").await, 0.0);
 
     let doctor = told(&world, None, "outbox doctor", &[]).await;
     let text = found(&doctor, "WRONG relay");
@@ -201,6 +203,8 @@ async fn rows_drain_to_completed_and_nothing_happens_downstream() {
     world.until("completed", 5).await;
     relay.shutdown().await.unwrap();
 
+    let unhandled = world.figure("dispatcher_events_total", "outcome=\"unhandled\"");
+    assert_eq!(unhandled.await, 5.0);
     let handled = "outbox doctor --handled OrderPaid,OrderShipped";
     let doctor = told(&world, None, handled, &[]).await;
     let text = found(&doctor, "WRONG handlers");
@@ -250,6 +254,7 @@ async fn rows_land_in_failed() {
     let relay = world.start(registry, None, 10).await;
     world.publish(7).await;
     world.until("failed", 7).await;
+    assert_eq!(world.figure("outbox_failed_events", "").await, 7.0);
 
     let doctor = told(&world, None, "outbox doctor", &[]).await;
     let text = found(&doctor, "WRONG failed");
@@ -282,6 +287,7 @@ async fn rows_land_in_failed() {
     let audited = "SELECT count(*) FROM outbox.outbox_audit WHERE action = 'redrive' AND actor = 'ada' \
                    AND reason = 'carrier is back' AND filter ->> 'error' = '503' AND events = 6 AND finished_at IS NOT NULL";
     assert_eq!(world.number(audited).await, 1);
+    assert_eq!(world.figure("outbox_failed_events", "").await, 0.0);
     let discarded =
         "SELECT count(*) FROM outbox.outbox_audit WHERE action = 'discard' AND actor = 'ada' AND events = 1";
     assert_eq!(world.number(discarded).await, 1);
@@ -314,6 +320,8 @@ async fn dispatch_lag_climbs() {
     })
     .await
     .unwrap();
+    assert!(world.figure("outbox_oldest_pending_seconds", "").await > 1.0);
+    assert!(world.figure("outbox_lag_seconds_count", "").await > 0.0);
     let status: serde_json::Value =
         serde_json::from_str(&world.outbox(&["status", "--json"]).await.ok()).unwrap();
     assert!(status["oldest_seconds"].as_f64().unwrap() > 1.0, "{status}");

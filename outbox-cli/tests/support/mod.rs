@@ -11,8 +11,10 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
+use outbox::admin::PgAdmin;
 use outbox::{
-    Context, HandlerError, Names, PgPublisher, PgSource, Registry, Relay, RelayHandle, RetryPolicy,
+    Backlog, Context, HandlerError, Names, PgPublisher, PgSource, PrometheusText, Registry, Relay,
+    RelayHandle, RetryPolicy,
 };
 use outbox_dev::TestDatabase;
 use sqlx::{AssertSqlSafe, Row};
@@ -36,6 +38,8 @@ pub(crate) struct OrderShipped {
 pub(crate) struct World {
     pub(crate) database: TestDatabase,
     pub(crate) publisher: PgPublisher,
+    /// What the application's relays measure.
+    text: PrometheusText,
 }
 
 /// What a command said, and how it ended.
@@ -69,6 +73,7 @@ impl World {
         let world = Self {
             database,
             publisher: PgPublisher::new(&Names::default()),
+            text: PrometheusText::new(),
         };
         world.outbox(&["migrate"]).await.ok();
         world
@@ -166,6 +171,7 @@ impl World {
             .unwrap();
         Relay::builder(Arc::new(source), Arc::new(registry.build().unwrap()))
             .concurrency(concurrency.try_into().unwrap())
+            .metrics(self.text.metrics())
             .retry(RetryPolicy::fixed(
                 2.try_into().unwrap(),
                 Duration::from_millis(10),
@@ -173,6 +179,23 @@ impl World {
             .build()
             .unwrap()
             .spawn()
+    }
+
+    /// A figure of the metrics with that label, as a dashboard shows it now.
+    pub(crate) async fn figure(&self, metric: &str, label: &str) -> f64 {
+        let admin = PgAdmin::new(self.database.pool().clone(), &Names::default());
+        let now = admin.gauges(10_000).await.unwrap();
+        self.text.metrics().backlog(Backlog {
+            pending: now.pending,
+            oldest_seconds: now.oldest_seconds,
+            failed: now.failed,
+        });
+        let page = self.text.render();
+        let lines = page
+            .lines()
+            .filter(|line| line.starts_with(metric) && line.contains(label));
+        let values = lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+        values.sum()
     }
 
     pub(crate) async fn run(&self, sql: &str) {
