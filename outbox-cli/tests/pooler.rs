@@ -1,13 +1,11 @@
 //! Behind a pgbouncer in transaction mode: what doctor says, and that commands work. And what doctor says without one.
 
-#[path = "../../tests/support/pgbouncer.rs"]
-mod pgbouncer;
 mod support;
 
 use std::sync::Arc;
 
 use outbox::{PgSource, Registry, Relay};
-use pgbouncer::Pooler;
+use outbox_dev::Pooler;
 use support::{Said, World, ship};
 
 fn verdict(doctor: &Said, check: &str) -> String {
@@ -18,8 +16,8 @@ fn verdict(doctor: &Said, check: &str) -> String {
 #[ignore = "needs the program pgbouncer; .ci/run installs it and runs this"]
 async fn doctor_sees_a_pooler_in_transaction_mode_and_commands_work_through_it() {
     let world = World::new().await;
-    let pooler = Pooler::start(&world.database).await;
-    let source = PgSource::builder(pooler.options())
+    let pooler = Pooler::start(&world.database).await.unwrap();
+    let source = PgSource::builder(pooler.connect_options(&world.database))
         .pooler()
         .start()
         .await

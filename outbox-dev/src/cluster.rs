@@ -126,7 +126,7 @@ fn configuration(port: u16, options: &ServerOptions) -> String {
 }
 
 /// Where root must not be: the server's user, an unprivileged one. `None` where we are not root.
-fn unprivileged() -> io::Result<Option<RunAs>> {
+pub(crate) fn unprivileged() -> io::Result<Option<RunAs>> {
     if id(&["-u"])? != 0 {
         return Ok(None);
     }

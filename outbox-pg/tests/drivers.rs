@@ -4,10 +4,12 @@
 
 mod support;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use diesel_async::{AsyncConnection, AsyncPgConnection};
 use outbox_core::{NewEvent, OrderingKey, PublishError, TenantId};
+use outbox_dev::Pooler;
 use sea_orm::{ConnectionTrait, TransactionTrait};
 use sqlx::Row;
 use support::{World, event};
@@ -159,4 +161,110 @@ async fn sea_orm_publishes_in_its_own_transaction() {
     assert!(matches!(refused, Err(PublishError::Invalid(_))));
     assert_published(&world, event.id).await;
     database.close().await.unwrap();
+}
+
+/// So many clients share three sessions of the pooler, and take turns transaction by transaction.
+const CLIENTS: u64 = 6;
+const TRANSACTIONS: u64 = 20;
+
+/// For drivers whose statements have names whatever their options say: the pooler forgets them after each transaction.
+const FORGET: &str = "server_reset_query = DEALLOCATE ALL\nserver_reset_query_always = 1";
+
+/// Runs clients of a pooler side by side; each publishes in transactions, of which every fourth is rolled back.
+async fn through_a_pooler<C>(settings: &str, client: impl Fn(Arc<World>, String) -> C)
+where
+    C: Future<Output = ()> + Send + 'static,
+{
+    let world = Arc::new(world().await);
+    let pooler = Pooler::start_with(&world.database, settings).await.unwrap();
+    let clients = (0..CLIENTS).map(|_| tokio::spawn(client(Arc::clone(&world), pooler.url(&world.database))));
+    for client in clients.collect::<Vec<_>>() {
+        client.await.unwrap();
+    }
+    let kept = i64::try_from(CLIENTS * TRANSACTIONS * 3 / 4).unwrap();
+    assert_eq!(world.count("true").await, kept);
+}
+
+#[tokio::test]
+#[ignore = "needs the program pgbouncer; .ci/run installs it and runs this"]
+async fn tokio_postgres_publishes_through_a_pooler_in_transaction_mode() {
+    through_a_pooler("", async |world: Arc<World>, url: String| {
+        let (mut client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls)
+            .await
+            .unwrap();
+        tokio::spawn(connection);
+        for n in 0..TRANSACTIONS {
+            let transaction = client.transaction().await.unwrap();
+            world
+                .publisher
+                .publish_tokio_postgres(&transaction, full())
+                .await
+                .unwrap();
+            match n % 4 {
+                0 => transaction.rollback().await.unwrap(),
+                _ => transaction.commit().await.unwrap(),
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+#[ignore = "needs the program pgbouncer; .ci/run installs it and runs this"]
+async fn diesel_async_publishes_through_a_pooler_in_transaction_mode() {
+    // Its set-up prepares by name outside of any transaction, which goes well only while nobody else is about.
+    let alone = Arc::new(tokio::sync::Mutex::new(()));
+    let all_are_set_up = Arc::new(tokio::sync::Barrier::new(usize::try_from(CLIENTS).unwrap()));
+    through_a_pooler("", |world: Arc<World>, url: String| {
+        let (alone, all_are_set_up) = (Arc::clone(&alone), Arc::clone(&all_are_set_up));
+        async move {
+            let only = alone.lock().await;
+            let mut connection = AsyncPgConnection::establish(&url).await.unwrap();
+            drop(only);
+            all_are_set_up.wait().await;
+            for n in 0..TRANSACTIONS {
+                let done: Result<(), diesel::result::Error> = connection
+                    .transaction(async |connection| {
+                        world
+                            .publisher
+                            .publish_diesel_async(connection, full())
+                            .await
+                            .unwrap();
+                        match n % 4 {
+                            0 => Err(diesel::result::Error::RollbackTransaction),
+                            _ => Ok(()),
+                        }
+                    })
+                    .await;
+                assert_eq!(done.is_err(), n % 4 == 0, "{done:?}");
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+#[ignore = "needs the program pgbouncer; .ci/run installs it and runs this"]
+async fn sea_orm_publishes_through_a_pooler_in_transaction_mode() {
+    through_a_pooler(FORGET, async |world: Arc<World>, url: String| {
+        let mut options = sea_orm::ConnectOptions::new(url);
+        options
+            .max_connections(1)
+            .map_sqlx_postgres_opts(|options| options.statement_cache_capacity(0).extra_float_digits(None));
+        let database = sea_orm::Database::connect(options).await.unwrap();
+        for n in 0..TRANSACTIONS {
+            let transaction = database.begin().await.unwrap();
+            world
+                .publisher
+                .publish_sea_orm(&transaction, full())
+                .await
+                .unwrap();
+            match n % 4 {
+                0 => transaction.rollback().await.unwrap(),
+                _ => transaction.commit().await.unwrap(),
+            }
+        }
+        database.close().await.unwrap();
+    })
+    .await;
 }

@@ -7,9 +7,6 @@
     reason = "a test that cannot go on has to panic"
 )]
 
-#[path = "../support/pgbouncer.rs"]
-mod pgbouncer;
-
 mod dropped;
 mod handlers;
 mod invariants;

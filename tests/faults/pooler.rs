@@ -3,19 +3,20 @@
 use std::time::Duration;
 
 use outbox::PgSource;
+use outbox_dev::Pooler;
 use sqlx::postgres::PgPoolOptions;
 
-use crate::pgbouncer::Pooler;
 use crate::world::{Seen, World, handled, many, nonzero, numbered, relay};
 
 #[tokio::test]
 #[ignore = "needs the program pgbouncer; .ci/run installs it and runs this"]
 async fn publishing_and_relaying_work_behind_a_pooler_in_transaction_mode() {
     let world = World::new().await;
-    let pooler = Pooler::start(&world.database).await;
+    let pooler = Pooler::start(&world.database).await.unwrap();
+    let options = pooler.connect_options(&world.database);
     let pool = PgPoolOptions::new()
         .max_connections(10)
-        .connect_with(pooler.options())
+        .connect_with(options.clone())
         .await
         .unwrap();
     let seen = Seen::default();
@@ -33,11 +34,7 @@ async fn publishing_and_relaying_work_behind_a_pooler_in_transaction_mode() {
     });
     let mut relays = Vec::new();
     for _ in 0..3 {
-        let source = PgSource::builder(pooler.options())
-            .pooler()
-            .start()
-            .await
-            .unwrap();
+        let source = PgSource::builder(options.clone()).pooler().start().await.unwrap();
         let retry = outbox::RetryPolicy::fixed(nonzero(3), Duration::from_millis(50));
         relays.push(
             relay(source, dispatcher.clone())
