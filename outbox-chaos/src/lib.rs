@@ -19,7 +19,7 @@ mod relay;
 mod run;
 mod script;
 
-pub use publisher::{PublisherConfig, publish};
+pub use publisher::{Keys, PublisherConfig, publish};
 pub use relay::{RelayConfig, relay};
-pub use run::{Outcome, RunConfig, run};
-pub use script::{Act, Scripted};
+pub use run::{Outcome, RunConfig, redrive, run};
+pub use script::{Act, Parking, Scripted};

@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use outbox::{BoxError, Names, NewEvent, PgPublisher};
+use outbox::{BoxError, Event, Names, NewEvent, PgPublisher};
 use serde::{Deserialize, Serialize};
 use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
 
-use crate::history::{History, What};
-use crate::{Act, Scripted};
+use crate::history::{History, Policy, What};
+use crate::{Act, Parking, Scripted};
 
 /// What a publisher needs to know.
 #[derive(Clone, Serialize, Deserialize)]
@@ -28,6 +28,18 @@ pub struct PublisherConfig {
     pub pause_ms: u64,
     /// Whether some events fail for good, for somebody to redrive.
     pub rejects: bool,
+    /// How keys are spread.
+    pub keys: Keys,
+}
+
+/// Which ordering keys a publisher gives to its events.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub enum Keys {
+    /// Half of the events have one of twenty.
+    Some,
+    /// Every event has one. Of so many, the first is hot: it gets a fifth of the events, and some of them take long. Every
+    /// other key parks behind an event that failed for good.
+    Skewed(u32),
 }
 
 // By hand: the URL holds a password.
@@ -71,7 +83,7 @@ pub async fn publish(config: &PublisherConfig) -> Result<(), BoxError> {
         let events: Vec<NewEvent> = (0..random.u64(1..6))
             .map(|_| {
                 n += 1;
-                script(config, n, &mut random).and_then(|event| Ok(NewEvent::of(&event)?))
+                event(script(config, n, &mut random), config)
             })
             .collect::<Result<_, _>>()?;
         if connection.is_none() {
@@ -84,6 +96,10 @@ pub async fn publish(config: &PublisherConfig) -> Result<(), BoxError> {
         };
         for event in &events {
             let ends = event.payload.decode::<Scripted>()?.ends().to_owned();
+            let policy = match event.event_type.as_str() {
+                <Parking as Event>::EVENT_TYPE => Policy::Park,
+                _ => Policy::GoOn,
+            };
             let key = event.ordering_key.as_ref().map(ToString::to_string);
             let payload = event.payload.as_str().to_owned();
             history.write(What::Intended {
@@ -91,6 +107,8 @@ pub async fn publish(config: &PublisherConfig) -> Result<(), BoxError> {
                 payload,
                 key,
                 ends,
+                policy,
+                delayed: false,
             })?;
         }
         if !transaction(usable, &events, plan, &history).await? {
@@ -100,18 +118,39 @@ pub async fn publish(config: &PublisherConfig) -> Result<(), BoxError> {
     Ok(())
 }
 
-fn script(config: &PublisherConfig, n: u64, random: &mut fastrand::Rng) -> Result<Scripted, BoxError> {
+fn script(config: &PublisherConfig, n: u64, random: &mut fastrand::Rng) -> Scripted {
+    // Keys belong to one publisher, whose transactions come one after the other: so their order is that of the table.
+    let (key, hot) = match config.keys {
+        Keys::Some => (random.bool().then(|| random.u32(0..20)), false),
+        Keys::Skewed(keys) => {
+            let hot = random.u32(0..5) == 0;
+            (Some(if hot { 0 } else { random.u32(0..keys) }), hot)
+        }
+    };
     let act = match random.u32(0..40) {
-        0..5 => Act::Take(random.u64(50..400)),
-        5 | 6 => Act::Fail(random.u32(1..3)),
+        _ if hot && random.u32(0..150) == 0 => Act::Take(1_200),
+        0..5 if matches!(config.keys, Keys::Some) => Act::Take(random.u64(50..400)),
+        0 => Act::Take(random.u64(20..60)),
+        5 => Act::Fail(random.u32(1..3)),
+        6 => Act::Panic(1),
         7 if config.rejects => Act::Reject,
         _ => Act::Take(random.u64(0..5)),
     };
-    // Keys belong to one publisher, whose transactions come one after the other: so their order is that of the table.
-    let key = random
-        .bool()
-        .then(|| format!("{}-{}", config.name, random.u32(0..20)));
-    Ok(Scripted { n, act, key })
+    let key = key.map(|key| format!("{}-{key}", config.name));
+    Scripted { n, act, key }
+}
+
+fn event(scripted: Scripted, config: &PublisherConfig) -> Result<NewEvent, BoxError> {
+    let number = scripted
+        .key
+        .as_deref()
+        .and_then(|key| key.rsplit('-').next()?.parse::<u32>().ok());
+    let parks = matches!(config.keys, Keys::Skewed(_)) && number.is_some_and(|number| number % 2 == 1);
+    Ok(if parks {
+        NewEvent::of(&Parking(scripted))?
+    } else {
+        NewEvent::of(&scripted)?
+    })
 }
 
 /// One transaction, and what became of it. Whether the connection can be used further.

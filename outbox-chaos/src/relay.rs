@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use outbox::{
-    BoxError, ClaimRequest, ClaimToken, Claimed, Context, HandlerError, Listening, Outcome, PgSource,
-    Registry, Relay, RetryPolicy, Settled, Settlement, Source, SourceError, Wakeup,
+    BoxError, ClaimRequest, ClaimToken, Claimed, Context, HandlerError, HandlerOptions, KeyPolicy, Listening,
+    Outcome, PgSource, Registry, Relay, RetryPolicy, Settled, Settlement, Source, SourceError, Wakeup,
 };
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::history::{Ending, History, What};
-use crate::{Act, Scripted};
+use crate::{Act, Parking, Scripted};
 
 /// What a relay needs to know.
 #[derive(Clone, Serialize, Deserialize)]
@@ -48,6 +48,11 @@ impl std::fmt::Debug for RelayConfig {
 /// The history cannot be written, or the configuration cannot work.
 pub async fn relay(config: &RelayConfig, stop: impl Future<Output = ()> + Send) -> Result<(), BoxError> {
     let history = History::open(&config.folder, &config.name)?;
+    std::panic::set_hook(Box::new(|info| {
+        if !info.to_string().contains(AS_SCRIPTED) {
+            eprintln!("{info}");
+        }
+    }));
     let source = loop {
         let builder =
             PgSource::builder(config.url.parse()?).deadline(Duration::from_millis(config.lease_ms / 2));
@@ -61,8 +66,13 @@ pub async fn relay(config: &RelayConfig, stop: impl Future<Output = ()> + Send) 
         source,
         history: history.clone(),
     };
+    let parked = history.clone();
     let handler = move |event: Scripted, context: Context| handle(history.clone(), event, context);
-    let dispatcher = Registry::new().on::<Scripted>("scripted", handler).build()?;
+    let parking = move |event: Parking, context: Context| handle(parked.clone(), event.0, context);
+    let dispatcher = Registry::new()
+        .on::<Scripted>("scripted", handler)
+        .on::<Parking>(HandlerOptions::new("parking").with_key(KeyPolicy::Park), parking)
+        .build()?;
     let relay = Relay::builder(Arc::new(source), Arc::new(dispatcher))
         .lease(Duration::from_millis(config.lease_ms))
         .handler_timeout(Duration::from_millis(config.lease_ms - 1))
@@ -78,6 +88,9 @@ pub async fn relay(config: &RelayConfig, stop: impl Future<Output = ()> + Send) 
     eprintln!("{}: {report:?}", config.name);
     Ok(())
 }
+
+/// What handlers say that fail because their script wants it.
+const AS_SCRIPTED: &str = "as the script wants";
 
 /// Writes down that a handler was dropped before it was over.
 struct Open {
@@ -125,13 +138,17 @@ async fn handle(history: History, event: Scripted, context: Context) -> Result<(
         Act::Take(ms) => tokio::time::sleep(Duration::from_millis(ms)).await,
         Act::Fail(times) if context.attempt() <= times => {
             open.end(Ending::Failed)?;
-            return Err(HandlerError::retry("as the script wants"));
+            return Err(HandlerError::retry(AS_SCRIPTED));
+        }
+        Act::Panic(times) if context.attempt() <= times => {
+            open.end(Ending::Failed)?;
+            panic!("{AS_SCRIPTED}");
         }
         Act::Reject if context.headers().get("redriven").is_none() => {
             open.end(Ending::Failed)?;
-            return Err(HandlerError::reject("as the script wants"));
+            return Err(HandlerError::reject(AS_SCRIPTED));
         }
-        Act::Fail(_) | Act::Reject => {}
+        Act::Fail(_) | Act::Panic(_) | Act::Reject => {}
         Act::Abort => std::process::abort(),
     }
     open.end(Ending::Done)

@@ -11,6 +11,8 @@ pub enum Act {
     Take(u64),
     /// Fails so many times, then succeeds.
     Fail(u32),
+    /// Panics so many times, then succeeds.
+    Panic(u32),
     /// Gives the event up. Once it was redriven, it succeeds.
     Reject,
     /// Ends the process.
@@ -41,8 +43,21 @@ impl Scripted {
     #[must_use]
     pub fn ends(&self) -> &'static str {
         match self.act {
-            Act::Take(_) | Act::Fail(_) => "completed",
+            Act::Take(_) | Act::Fail(_) | Act::Panic(_) => "completed",
             Act::Reject | Act::Abort => "failed",
         }
+    }
+}
+
+/// The same, of a type whose keys park behind an event that failed for good.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Parking(pub Scripted);
+
+impl Event for Parking {
+    const EVENT_TYPE: &'static str = "Parking";
+
+    fn ordering_key(&self) -> Option<String> {
+        self.0.ordering_key()
     }
 }

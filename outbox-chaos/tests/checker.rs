@@ -1,13 +1,14 @@
 //! The checker passes what is right, and catches each kind of fault by name.
 
-use outbox_chaos::history::{Ending, Record, Rule, What, check};
+use outbox_chaos::history::{Ending, Policy, Record, Rule, What, check};
 use uuid::Uuid;
 
 const A: Uuid = Uuid::from_u128(1);
 const B: Uuid = Uuid::from_u128(2);
+const C: Uuid = Uuid::from_u128(3);
 
 /// Puts a history together; each step is a millisecond after the one before.
-#[derive(Default)]
+#[derive(Default, Clone)]
 struct Script(Vec<Record>);
 
 impl Script {
@@ -22,12 +23,22 @@ impl Script {
     }
 
     fn published(self, event: Uuid, key: Option<&str>) -> Self {
+        self.published_to_end(event, key, Policy::GoOn, "completed")
+    }
+
+    fn published_to_fail(self, event: Uuid, key: Option<&str>, policy: Policy) -> Self {
+        self.published_to_end(event, key, policy, "failed")
+    }
+
+    fn published_to_end(self, event: Uuid, key: Option<&str>, policy: Policy, ends: &str) -> Self {
         let key = key.map(str::to_owned);
         let intended = What::Intended {
             event,
             payload: "{}".to_owned(),
             key,
-            ends: "completed".to_owned(),
+            ends: ends.to_owned(),
+            policy,
+            delayed: false,
         };
         self.by("publisher", intended)
             .by("publisher", What::Committed { event })
@@ -170,6 +181,8 @@ fn a_rolled_back_event_that_is_delivered_is_caught() {
         payload: "{}".to_owned(),
         key: None,
         ends: "completed".to_owned(),
+        policy: Policy::GoOn,
+        delayed: false,
     };
     let script = Script::default()
         .by("publisher", intended)
@@ -234,7 +247,101 @@ fn an_event_that_overtakes_its_key_is_caught() {
         .started("r1", A)
         .handled("r2", B)
         .ended("r1", A, Ending::Done);
-    assert_eq!(rows(beside), [Rule::Order]);
+    assert_eq!(
+        rows(beside),
+        [Rule::Order, Rule::Order],
+        "before it, and beside it"
+    );
+}
+
+#[test]
+fn an_event_that_overtakes_one_further_ahead_is_caught_although_the_one_between_was_given_up() {
+    let script = Script::default()
+        .published(A, Some("k"))
+        .published_to_fail(B, Some("k"), Policy::GoOn)
+        .published(C, Some("k"));
+    let rejected = |script: Script| script.started("r1", B).ended("r1", B, Ending::Failed);
+    let rows = |script: Script| {
+        let script = script.row(A, "completed", 0).row(B, "failed", 1);
+        script.row(C, "completed", 0).broken()
+    };
+
+    assert_eq!(
+        rows(rejected(script.clone().handled("r1", A)).handled("r1", C)),
+        []
+    );
+    assert_eq!(
+        rows(rejected(script).handled("r2", C).handled("r1", A)),
+        [Rule::Order, Rule::Order]
+    );
+}
+
+#[test]
+fn what_parks_or_stops_its_key_is_waited_for() {
+    let rejected = |policy| {
+        let script = Script::default()
+            .published_to_fail(A, Some("k"), policy)
+            .published(B, Some("k"));
+        script.started("r1", A).ended("r1", A, Ending::Failed)
+    };
+    let rows = |script: Script| script.row(A, "failed", 1).row(B, "completed", 0).broken();
+    let resumed = What::Resumed { key: "k".to_owned() };
+    let discarded = What::Discarded { event: A };
+
+    assert_eq!(rows(rejected(Policy::GoOn).handled("r1", B)), []);
+    for policy in [Policy::Park, Policy::Stop] {
+        assert_eq!(
+            rows(rejected(policy).handled("r1", B)),
+            [Rule::Order],
+            "{policy:?}"
+        );
+        let freed = rejected(policy).by("run", discarded.clone());
+        assert_eq!(rows(freed.handled("r1", B)), [], "{policy:?}");
+    }
+    assert_eq!(
+        rows(rejected(Policy::Stop).by("run", resumed.clone()).handled("r1", B)),
+        []
+    );
+    assert_eq!(
+        rows(rejected(Policy::Park).by("run", resumed).handled("r1", B)),
+        [Rule::Order]
+    );
+}
+
+#[test]
+fn a_busy_key_that_holds_up_others_is_caught() {
+    let id = |n: u128| Uuid::from_u128(1_000 + n);
+    let scene = |beside: bool| {
+        let mut script = Script::default().published(A, Some("hot"));
+        for n in 0..150 {
+            let key = format!("other-{}", n % 15);
+            script = script.published(id(n), Some(&key));
+        }
+        script = script.started("r1", A);
+        if beside {
+            script = script.handled("r2", id(0));
+        }
+        // Each step is a millisecond: a long delivery.
+        for n in 0..1_000 {
+            script = script.by(
+                "run",
+                What::Healed {
+                    victim: format!("nobody-{n}"),
+                },
+            );
+        }
+        script = script.ended("r1", A, Ending::Done).row(A, "completed", 0);
+        for n in u128::from(beside)..150 {
+            script = script.handled("r2", id(n));
+        }
+        for n in 0..150 {
+            script = script.row(id(n), "completed", 0);
+        }
+        script.broken()
+    };
+
+    assert_eq!(scene(true), []);
+    assert_eq!(scene(false), [Rule::Flow]);
 }
 
 #[test]

@@ -13,7 +13,7 @@ use outbox::{Names, NewEvent, PgPublisher, migrate};
 use outbox_chaos::child::Child;
 use outbox_chaos::history::{Ending, History, Record, What, read};
 use outbox_chaos::reckoning::{judge, until_drained};
-use outbox_chaos::{Act, PublisherConfig, RelayConfig, Scripted};
+use outbox_chaos::{Act, Keys, PublisherConfig, RelayConfig, Scripted};
 use outbox_dev::TestDatabase;
 use sqlx::PgConnection;
 use tempfile::TempDir;
@@ -70,6 +70,7 @@ impl World {
             transactions,
             pause_ms: 15,
             rejects: false,
+            keys: Keys::Some,
         };
         eprintln!("{config:?}");
         Child::start(PROGRAM, "publisher", &config).unwrap()

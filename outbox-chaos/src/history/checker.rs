@@ -1,11 +1,12 @@
 //! What must hold of every history.
 
-use std::collections::BTreeMap;
 use std::fmt;
 
 use uuid::Uuid;
 
 use super::faults::Faults;
+use super::flow::others_flow;
+use super::order::keys_are_in_order;
 use super::record::{Ending, Record};
 use super::story::{Delivery, Fate, Story, collect};
 
@@ -23,8 +24,10 @@ pub enum Rule {
     DuplicatesHaveAReason,
     /// Once the store has confirmed a completion, the event never comes again.
     CompletedIsFinal,
-    /// Of one key, an event starts after the one before it was handled.
+    /// Of one key, no event starts before those before it are settled, and no two handlers run at a time.
     Order,
+    /// While a key is busy, others are delivered.
+    Flow,
     /// Only failed tries are charged.
     Charges,
 }
@@ -66,6 +69,10 @@ pub struct Summary {
     pub again_after_cut: usize,
     /// Faults.
     pub faults: usize,
+    /// Keys with events.
+    pub keys: usize,
+    /// Deliveries that kept their key busy for long while others waited.
+    pub long_deliveries: usize,
     /// The longest time in milliseconds between a delivery that was cut off and the next of its event.
     pub longest_gap_ms: i64,
 }
@@ -81,7 +88,7 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    fn add(&mut self, rule: Rule, event: Uuid, text: impl Into<String>) {
+    pub(super) fn add(&mut self, rule: Rule, event: Uuid, text: impl Into<String>) {
         self.violations.push(Violation {
             rule,
             event,
@@ -105,7 +112,8 @@ pub fn check(records: &[Record]) -> Verdict {
         comes_again_with_reason(&mut verdict, *event, story, &faults);
         is_charged_rightly(&mut verdict, *event, story);
     }
-    keys_are_in_order(&mut verdict, &stories, &faults);
+    keys_are_in_order(&mut verdict, &stories, &faults, records);
+    others_flow(&mut verdict, &stories, &faults);
     verdict
 }
 
@@ -216,56 +224,4 @@ fn is_charged_rightly(verdict: &mut Verdict, event: Uuid, story: &Story) {
         let text = format!("{} tries are charged, {tries} have failed", row.retry_count);
         verdict.add(Rule::Charges, event, text);
     }
-}
-
-/// Of each key, in the order of the table: every start comes after its predecessor was handled, and not while the
-/// predecessor is being handled by a relay that is well.
-fn keys_are_in_order(verdict: &mut Verdict, stories: &BTreeMap<Uuid, Story>, faults: &Faults) {
-    let mut keys: BTreeMap<&str, Vec<(i64, Uuid, &Story)>> = BTreeMap::new();
-    for (event, story) in stories {
-        if let (Some(key), Some(row)) = (&story.key, &story.row) {
-            keys.entry(key).or_default().push((row.seq, *event, story));
-        }
-    }
-    for events in keys.values_mut() {
-        events.sort_by_key(|(seq, ..)| *seq);
-        for pair in events.windows(2) {
-            let [(_, _, first), (_, event, second)] = pair else {
-                continue;
-            };
-            if let Some(text) = overtaken(first, second, faults) {
-                verdict.add(Rule::Order, *event, text);
-            }
-        }
-    }
-}
-
-fn overtaken(first: &Story, second: &Story, faults: &Faults) -> Option<String> {
-    // Under "go on", what has failed for good stands in nobody's way.
-    let given_up = first.ends == "failed" || !first.redriven.is_empty();
-    let handled = first
-        .deliveries
-        .iter()
-        .filter(|one| one.is_done())
-        .filter_map(|one| one.end)
-        .map(|(end, _)| end)
-        .min();
-    for (start, by) in second.deliveries.iter().map(|one| (one.start, &one.process)) {
-        if !given_up && handled.is_none_or(|end| end > start) {
-            return Some(format!(
-                "started at {start}, the one before it was handled at {handled:?}"
-            ));
-        }
-        let beside = first.deliveries.iter().find(|one| {
-            let open = one.start <= start && one.end.map_or(i64::MAX, |(end, _)| end) > start;
-            open && !faults.excuse(&one.process, one.start, start) && !faults.excuse(by, start, start)
-        });
-        if let Some(beside) = beside {
-            return Some(format!(
-                "started at {start} beside the one before it, by {} from {}",
-                beside.process, beside.start
-            ));
-        }
-    }
-    None
 }

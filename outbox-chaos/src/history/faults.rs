@@ -49,6 +49,11 @@ impl Faults {
         self.of(process).any(|fault| fault.from <= to && fault.to >= from)
     }
 
+    /// Whether anything was wrong with anybody at some time in between.
+    pub(super) fn any(&self, from: i64, to: i64) -> bool {
+        self.0.iter().any(|fault| fault.from <= to && fault.to >= from)
+    }
+
     fn of(&self, process: &str) -> impl Iterator<Item = &Fault> {
         self.0
             .iter()

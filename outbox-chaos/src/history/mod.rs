@@ -5,8 +5,10 @@
 
 mod checker;
 mod faults;
+mod flow;
+mod order;
 mod record;
 mod story;
 
 pub use checker::{Rule, Summary, Verdict, Violation, check};
-pub use record::{Ending, History, HistoryError, Record, What, now_us, read};
+pub use record::{Ending, History, HistoryError, Policy, Record, What, now_us, read};

@@ -32,6 +32,19 @@ pub enum Ending {
     CutOff,
 }
 
+/// What becomes of the later events of a key when one has failed for good.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Policy {
+    /// They are delivered.
+    #[default]
+    GoOn,
+    /// They wait until somebody resumes the key, or redrives or discards the event.
+    Stop,
+    /// They wait until the event is redriven and handled, or discarded.
+    Park,
+}
+
 /// What happened.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
@@ -46,6 +59,12 @@ pub enum What {
         key: Option<String>,
         /// The status that it must end with if it is committed.
         ends: String,
+        /// What becomes of its key when it fails for good.
+        #[serde(default)]
+        policy: Policy,
+        /// It is for later: until it is tried, it holds up nobody.
+        #[serde(default)]
+        delayed: bool,
     },
     /// Its transaction has committed.
     Committed {
@@ -103,6 +122,16 @@ pub enum What {
         event: Uuid,
         /// The status that it must end with.
         ends: String,
+    },
+    /// An operator gives a failed event up.
+    Discarded {
+        /// Which event.
+        event: Uuid,
+    },
+    /// An operator lets a stopped key go on.
+    Resumed {
+        /// Which key.
+        key: String,
     },
     /// What the table says at the end.
     Row {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use uuid::Uuid;
 
-use super::record::{Ending, Record, What};
+use super::record::{Ending, Policy, Record, What};
 
 /// What became of the transaction of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,13 +44,18 @@ pub(super) struct Story {
     pub(super) payload: Option<String>,
     pub(super) key: Option<String>,
     pub(super) ends: String,
+    pub(super) policy: Policy,
+    pub(super) delayed: bool,
     pub(super) fate: Option<Fate>,
+    pub(super) committed_at: Option<i64>,
     /// By start.
     pub(super) deliveries: Vec<Delivery>,
     /// When the store confirmed that it is completed.
     pub(super) completed: Vec<i64>,
     /// When it was made pending again.
     pub(super) redriven: Vec<i64>,
+    /// When it was given up for good.
+    pub(super) discarded: Vec<i64>,
     pub(super) row: Option<Row>,
 }
 
@@ -80,13 +85,21 @@ pub(super) fn collect(records: &[Record]) -> BTreeMap<Uuid, Story> {
                 payload,
                 key,
                 ends,
+                policy,
+                delayed,
             } => {
                 let story = stories.entry(*event).or_default();
+                (story.policy, story.delayed) = (*policy, *delayed);
                 story.payload = Some(payload.clone());
                 story.key.clone_from(key);
                 story.ends.clone_from(ends);
             }
-            What::Committed { event } => stories.entry(*event).or_default().fate = Some(Fate::Committed),
+            What::Committed { event } => {
+                let story = stories.entry(*event).or_default();
+                story.fate = Some(Fate::Committed);
+                story.committed_at = Some(at);
+            }
+            What::Discarded { event } => stories.entry(*event).or_default().discarded.push(at),
             What::RolledBack { event } => stories.entry(*event).or_default().fate = Some(Fate::RolledBack),
             What::Unknown { event } => stories.entry(*event).or_default().fate = Some(Fate::Unknown),
             What::Started { event, payload, .. } => {
@@ -128,7 +141,7 @@ pub(super) fn collect(records: &[Record]) -> BTreeMap<Uuid, Story> {
                     seq: *seq,
                 });
             }
-            What::Settled { .. } | What::Faulted { .. } | What::Healed { .. } => {}
+            What::Settled { .. } | What::Faulted { .. } | What::Healed { .. } | What::Resumed { .. } => {}
         }
     }
     stories

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::child::Child;
 use crate::history::History;
-use crate::{PublisherConfig, RelayConfig};
+use crate::{Keys, PublisherConfig, RelayConfig};
 
 const RELAYS: u32 = 3;
 const PUBLISHERS: u32 = 4;
@@ -96,6 +96,7 @@ impl Cast {
             transactions: 0,
             pause_ms: 20,
             rejects: true,
+            keys: Keys::Some,
         };
         self.publishers
             .push(Child::start(&self.program, "publisher", &config)?);

@@ -17,6 +17,7 @@ use crate::reckoning::{judge, until_drained};
 use cast::Cast;
 pub(crate) use faults::Fault;
 use faults::strike;
+pub use operator::redrive;
 
 /// How long, and from which seed.
 #[derive(Debug, Clone, Copy)]

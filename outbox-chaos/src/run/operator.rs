@@ -7,7 +7,10 @@ use uuid::Uuid;
 use crate::history::{History, What};
 
 /// Makes all failed events pending again, marked so that their handlers know; returns how many.
-pub(super) async fn redrive(connection: &mut PgConnection, history: &History) -> Result<usize, BoxError> {
+///
+/// # Errors
+/// The database refuses, or the history cannot be written.
+pub async fn redrive(connection: &mut PgConnection, history: &History) -> Result<usize, BoxError> {
     let mut transaction = connection.begin().await?;
     sqlx::query("SELECT pg_advisory_xact_lock(outbox.outbox_lock_number(1))")
         .execute(&mut *transaction)
