@@ -1,7 +1,7 @@
 -- The outbox and what stands beside it.
 --
 -- Run as it is for the names "outbox"."outbox", or let `outbox_pg::migrate` put other names in: every quoted name
--- that begins with "outbox" derives from the schema (before a dot) or from the table.
+-- that begins with "outbox" derives from the schema (before a dot, or after the word SCHEMA) or from the table.
 --
 -- Choices, each measured on PostgreSQL 15:
 --   json, not jsonb      what a handler gets is what was published, byte for byte; no parsing on the way in or out

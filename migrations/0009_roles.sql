@@ -7,20 +7,25 @@
 --   reader     what became of events, without payload, headers and numbers
 -- Grants are functions, so that psql and the command line do the same, and so that a later migration can grant what it adds.
 
--- Our functions, and whose part each is: those of the tables' owner whose names begin with the table's.
+-- Our functions, and whose part each is. By their whole names: what merely begins like the table may be the application's,
+-- or belong to another outbox of this schema.
 CREATE FUNCTION "outbox"."outbox_functions"() RETURNS TABLE (function regprocedure, part text) LANGUAGE sql STABLE AS $$
-    SELECT ours.oid::regprocedure,
-        CASE
-            WHEN ours.prorettype = 'trigger'::regtype OR ours.proname ~ '_(regrant|revoke|functions|tenant_tables)$'
-                OR ours.proname ~ '_(grant|enable|disable)_[a-z]+$' THEN 'owner'
-            WHEN ours.proname ~ '_publish(_[a-z]+)?$' THEN 'publisher'
-            WHEN ours.proname ~ '_receive(_[a-z]+)?$' THEN 'handler'
-            ELSE 'relay'
-        END
-    FROM pg_catalog.pg_proc AS ours
+    SELECT ours.oid::regprocedure, known.part
+    FROM (VALUES
+        ('owner', ARRAY['wake', 'functions', 'tenant_tables', 'grant_publisher', 'grant_handler', 'grant_relay', 'grant_reader',
+            'revoke', 'regrant', 'enable_tenants', 'disable_tenants']),
+        ('publisher', ARRAY['publish', 'publish_id', 'publish_text', 'publish_headers']),
+        ('handler', ARRAY['receive', 'receive_all']),
+        ('relay', ARRAY['lock_number', 'channel', 'key', 'key_tenant', 'key_name', 'require_read_committed', 'promote',
+            'take_back', 'open_types', 'has_work', 'next_due', 'read_facts', 'look_plainly', 'look', 'set_aside',
+            'clear_the_way', 'followers', 'lease_out', 'claim', 'move_lease_mark', 'settle_one', 'shrink_lease', 'held',
+            'complete_at', 'complete', 'settle', 'extend', 'mark_candidate', 'sees_all', 'mark_move', 'sweep', 'wake_now',
+            'hold_keys', 'pause', 'resume', 'find_failed', 'change_failed', 'begin_action', 'act', 'prune', 'gauges', 'status',
+            'prune_inbox', 'reopen'])) AS known (part, names)
+    CROSS JOIN unnest(known.names) AS name
     JOIN pg_catalog.pg_class AS outbox ON outbox.oid = '"outbox"."outbox"'::regclass
-    WHERE ours.pronamespace = outbox.relnamespace AND ours.proowner = outbox.relowner
-        AND starts_with(ours.proname, outbox.relname || '_')
+    JOIN pg_catalog.pg_proc AS ours ON ours.proname = outbox.relname || '_' || name
+        AND ours.pronamespace = outbox.relnamespace AND ours.proowner = outbox.relowner
 $$;
 
 -- Our tables whose rows belong to tenants, as far as applications reach them.
@@ -103,7 +108,8 @@ BEGIN
 END
 $$;
 
--- Takes back whatever the above gave.
+-- Takes back whatever the above gave. Schema and inbox are shared with the other outboxes of the schema: what the role is
+-- to them, they give it again.
 CREATE FUNCTION "outbox"."outbox_revoke"(p_role name) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v_object record;
@@ -115,7 +121,9 @@ BEGIN
         SELECT format('%s %s', CASE ours.relkind WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END, ours.oid::regclass)
         FROM pg_catalog.pg_class AS ours JOIN pg_catalog.pg_class AS outbox ON outbox.oid = '"outbox"."outbox"'::regclass
         WHERE ours.relnamespace = outbox.relnamespace AND ours.relowner = outbox.relowner AND ours.relkind IN ('r', 'S')
-            AND (ours.oid = outbox.oid OR ours.relname = 'processed_events' OR starts_with(ours.relname, outbox.relname || '_'))
+            AND (ours.oid = outbox.oid OR ours.relname = 'processed_events' OR ours.relname IN (
+                SELECT outbox.relname || suffix FROM unnest(ARRAY['_lease', '_block', '_audit', '_migration', '_seq', '_mark',
+                    '_lease_number', '_lease_mark', '_audit_number']) AS suffix))
         UNION ALL
         SELECT 'SCHEMA "outbox"'
     LOOP
@@ -134,6 +142,17 @@ BEGIN
                 FROM pg_catalog.pg_roles WHERE oid = ANY (v_object.others);
             EXECUTE format('ALTER POLICY outbox_relay ON %s TO %s', v_object.name, v_roles);
         END IF;
+    END LOOP;
+    FOR v_object IN
+        SELECT regrant.oid::regproc AS name FROM pg_catalog.pg_class AS outbox
+        JOIN pg_catalog.pg_class AS other ON other.relnamespace = outbox.relnamespace AND other.relowner = outbox.relowner
+        JOIN pg_catalog.pg_proc AS regrant ON regrant.pronamespace = other.relnamespace AND regrant.proowner = other.relowner
+            AND regrant.proname = other.relname || '_regrant' AND regrant.pronargs = 0
+        JOIN pg_catalog.pg_class AS lease ON lease.relnamespace = other.relnamespace
+            AND lease.relname = other.relname || '_lease'
+        WHERE outbox.oid = '"outbox"."outbox"'::regclass AND other.oid <> outbox.oid AND other.relkind = 'r'
+    LOOP
+        EXECUTE format('SELECT %s()', v_object.name);
     END LOOP;
 END
 $$;
@@ -165,9 +184,10 @@ BEGIN
         PERFORM "outbox"."outbox_grant_publisher"(v_role);
     END LOOP;
     FOR v_role IN
-        SELECT role.rolname FROM pg_catalog.pg_class AS inbox CROSS JOIN aclexplode(inbox.relacl) AS granted
+        -- Not from the inbox, which other outboxes of this schema share.
+        SELECT role.rolname FROM pg_catalog.pg_proc AS receive CROSS JOIN aclexplode(receive.proacl) AS granted
         JOIN pg_catalog.pg_roles AS role ON role.oid = granted.grantee
-        WHERE inbox.oid = '"outbox"."processed_events"'::regclass AND granted.privilege_type = 'INSERT' AND role.oid <> v_owner
+        WHERE receive.oid = to_regprocedure('"outbox"."outbox_receive"(text,text,uuid)') AND role.oid <> v_owner
     LOOP
         PERFORM "outbox"."outbox_grant_handler"(v_role);
     END LOOP;

@@ -1,4 +1,4 @@
--- What the current role lacks to be a relay of table $2 in schema $1.
+-- What the current role lacks to be a relay of table $2 in schema $1, which takes the functions $3 (less the table's name).
 -- Through the catalogs: to look a name up in a schema that one may not use is an error.
 WITH schema AS (SELECT oid, nspname FROM pg_catalog.pg_namespace WHERE nspname = $1::text),
 outbox AS (
@@ -28,8 +28,6 @@ SELECT CASE count(*)
     ELSE 'EXECUTE on ' || count(*) || ' functions in schema ' || $1 END
 FROM outbox
 JOIN pg_catalog.pg_proc AS ours ON ours.pronamespace = outbox.relnamespace AND ours.proowner = outbox.relowner
-WHERE starts_with(ours.proname, $2 || '_') AND NOT has_function_privilege(ours.oid, 'EXECUTE')
-    AND ours.prorettype <> 'trigger'::regtype
-    AND ours.proname !~ '_(regrant|revoke|functions|tenant_tables)$'
-    AND ours.proname !~ '_(grant|enable|disable)_[a-z]+$' AND ours.proname !~ '_(publish|receive)(_[a-z]+)?$'
+    AND ours.proname IN (SELECT $2 || '_' || name FROM unnest($3::text[]) AS name)
+WHERE NOT has_function_privilege(ours.oid, 'EXECUTE')
 HAVING count(*) > 0

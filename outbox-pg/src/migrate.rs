@@ -182,6 +182,13 @@ fn steps(names: &Names, migrations: &[&Migration]) -> String {
     steps + &names.render(REGRANT) + ";\n"
 }
 
+/// The functions that the migrations make, less the table's name.
+pub(crate) fn functions() -> impl Iterator<Item = &'static str> {
+    const MADE: &str = "CREATE FUNCTION \"outbox\".\"outbox_";
+    let made = MIGRATIONS.iter().flat_map(|one| one.sql.split(MADE).skip(1));
+    made.filter_map(|rest| rest.split_once('"').map(|(name, _)| name))
+}
+
 // None of the statements below is kept prepared: behind a pooler, names of statements are shared with strangers.
 
 async fn schema_exists(connection: &mut PgConnection, names: &Names) -> Result<bool, sqlx::Error> {

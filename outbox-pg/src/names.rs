@@ -76,14 +76,20 @@ impl Names {
 
     /// Puts these names into SQL that was written for the defaults.
     ///
-    /// The rule: `"outbox".` is the schema, every other quoted name that begins with `"outbox` derives from the table,
-    /// and `'outbox_new'` is the channel. The names are checked, so they cannot break out of their quotes.
+    /// The rule: `"outbox".` and `SCHEMA "outbox"` are the schema, every other quoted name that begins with `"outbox`
+    /// derives from the table, and `'outbox_new'` is the channel. The names are checked, so they cannot break out of their
+    /// quotes.
     #[must_use]
     pub fn render(&self, sql: &str) -> String {
-        sql.split("\"outbox\".")
-            .map(|piece| piece.replace("\"outbox", &format!("\"{}", self.table)))
-            .collect::<Vec<_>>()
-            .join(&format!("\"{}\".", self.schema))
+        let (schema, table) = (&self.schema, &self.table);
+        let derived = |piece: &str| piece.replace("\"outbox", &format!("\"{table}"));
+        let of_schema = |piece: &str| {
+            let pieces: Vec<String> = piece.split("SCHEMA \"outbox\"").map(derived).collect();
+            pieces.join(&format!("SCHEMA \"{schema}\""))
+        };
+        let pieces: Vec<String> = sql.split("\"outbox\".").map(of_schema).collect();
+        pieces
+            .join(&format!("\"{schema}\"."))
             .replace("'outbox_new'", &format!("'{}'", self.channel))
     }
 }
@@ -138,13 +144,13 @@ mod tests {
 
     #[test]
     fn sql_takes_on_the_names() {
-        let sql = r#"SELECT FROM "outbox"."outbox", "outbox"."outbox_lease"; CREATE INDEX "outbox_fresh"; LISTEN 'outbox_new'"#;
+        let sql = r#"SELECT FROM "outbox"."outbox", "outbox"."outbox_lease"; CREATE INDEX "outbox_fresh"; LISTEN 'outbox_new'; GRANT USAGE ON SCHEMA "outbox" TO a"#;
 
         let names = Names::new("Shop", "events").unwrap();
 
         assert_eq!(
             names.render(sql),
-            r#"SELECT FROM "Shop"."events", "Shop"."events_lease"; CREATE INDEX "events_fresh"; LISTEN 'Shop_events_new'"#
+            r#"SELECT FROM "Shop"."events", "Shop"."events_lease"; CREATE INDEX "events_fresh"; LISTEN 'Shop_events_new'; GRANT USAGE ON SCHEMA "Shop" TO a"#
         );
         assert_eq!(Names::default().render(sql), sql);
     }
