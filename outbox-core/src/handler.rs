@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::{BoxError, Context, Event};
+use crate::{BoxError, Context, Event, State};
 
 /// Reacts to events of type `E`.
 ///
@@ -54,6 +54,14 @@ pub trait Handler<E: Event>: Send + Sync + 'static {
     /// # Cancel safety
     /// The future is dropped at its timeout, or when the relay has stopped and its grace period is over.
     fn handle(&self, event: E, ctx: Context) -> impl Future<Output = Result<(), HandlerError>> + Send;
+
+    /// Says, before any event comes, whether the application's state has what the handler needs. Defaults to yes.
+    ///
+    /// # Errors
+    /// What is missing, and how to add it. Whoever builds a dispatcher refuses such a handler.
+    fn check(&self, _state: &State) -> Result<(), BoxError> {
+        Ok(())
+    }
 }
 
 impl<E, F, Fut> Handler<E> for F

@@ -4,7 +4,7 @@ use std::any::type_name;
 use std::marker::PhantomData;
 use std::pin::Pin;
 
-use outbox_core::{Context, Event, Handler, HandlerError};
+use outbox_core::{BoxError, Context, Event, Handler, HandlerError, State};
 
 /// The future of a handler's try.
 pub(crate) type HandlerFuture<'a> = Pin<Box<dyn Future<Output = Result<(), HandlerError>> + Send + 'a>>;
@@ -13,6 +13,9 @@ pub(crate) type HandlerFuture<'a> = Pin<Box<dyn Future<Output = Result<(), Handl
 pub(crate) trait ErasedHandler: Send + Sync {
     /// Decodes the event and begins to handle it. An error is the text of what the payload lacks.
     fn start(&self, ctx: Context) -> Result<HandlerFuture<'_>, String>;
+
+    /// Whether the state has what the handler needs.
+    fn check(&self, state: &State) -> Result<(), BoxError>;
 }
 
 /// A handler with the event type that it takes.
@@ -38,6 +41,10 @@ impl<E: Event, H: Handler<E>> ErasedHandler for Typed<E, H> {
             .decode()
             .map_err(|error| undecodable(type_name::<E>(), &error))?;
         Ok(Box::pin(self.handler.handle(event, ctx)))
+    }
+
+    fn check(&self, state: &State) -> Result<(), BoxError> {
+        self.handler.check(state)
     }
 }
 

@@ -43,6 +43,16 @@ pub enum RegistryError {
         /// What is wrong with the name.
         source: TextError,
     },
+    /// A handler lacks something that it needs.
+    #[error("handler {handler} of `{event_type}` cannot run: {reason}")]
+    Unfit {
+        /// The event type.
+        event_type: String,
+        /// The handler's Rust type and where it was registered.
+        handler: String,
+        /// What it lacks, and how to add it.
+        reason: String,
+    },
     /// A handler has no time to run in.
     #[error("the timeout of handler `{name}` of `{event_type}` is zero; leave it out or give it time")]
     ZeroTimeout {

@@ -118,14 +118,15 @@ impl Registry {
                 rust_type: entries.first().map_or("", |entry| entry.event),
                 source,
             })?;
-            listeners.insert(key, listeners_of(event_type, entries)?);
+            listeners.insert(key, listeners_of(event_type, entries, &self.state)?);
         }
         Ok(InProcDispatcher::new(listeners, self.unhandled, self.state))
     }
 }
 
-fn listeners_of(event_type: &str, entries: Vec<Entry>) -> Result<Listeners, RegistryError> {
+fn listeners_of(event_type: &str, entries: Vec<Entry>, state: &State) -> Result<Listeners, RegistryError> {
     refuse_duplicates(event_type, &entries)?;
+    refuse_unfit(event_type, &entries, state)?;
     let options: Vec<HandlerOptions> = entries.iter().map(|entry| entry.options.clone()).collect();
     let parts = entries
         .into_iter()
@@ -157,6 +158,20 @@ fn refuse_duplicates(event_type: &str, entries: &[Entry]) -> Result<(), Registry
                 second: entry.to_string(),
             });
         }
+    }
+    Ok(())
+}
+
+fn refuse_unfit(event_type: &str, entries: &[Entry], state: &State) -> Result<(), RegistryError> {
+    for entry in entries {
+        entry
+            .handler
+            .check(state)
+            .map_err(|reason| RegistryError::Unfit {
+                event_type: event_type.to_owned(),
+                handler: entry.to_string(),
+                reason: reason.to_string(),
+            })?;
     }
     Ok(())
 }

@@ -66,7 +66,8 @@ impl Engine {
             self.metrics.breaker(&event_type, breaker);
             match (self.health.set_breaker(&event_type, breaker), breaker) {
                 (Breaker::Closed, Breaker::Open) => {
-                    tracing::warn!(%event_type, "{}", log_line::BREAKER_OPENED);
+                    let error = self.types.last_outage(&event_type);
+                    tracing::warn!(%event_type, error, "{}", log_line::BREAKER_OPENED);
                 }
                 (_, Breaker::Closed) => tracing::info!(%event_type, "{}", log_line::BREAKER_CLOSED),
                 _ => {}

@@ -22,12 +22,13 @@ impl Engine {
             item,
             outcome,
             ended,
+            outage,
             leaves,
         } = result;
         let rules = &item.rules;
         match ended {
             Ended::Delivered(_) | Ended::Failed => self.types.answered(rules),
-            Ended::Outage => self.types.outage(rules, now),
+            Ended::Outage => self.types.outage(rules, outage.unwrap_or_default(), now),
             Ended::TimedOut | Ended::NotTried => {}
         }
         // Afterwards: whether there is a place depends on the breaker.

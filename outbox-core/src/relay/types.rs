@@ -49,6 +49,8 @@ struct TypeState {
     left_early: u32,
     waiting: VecDeque<Work>,
     circuit: Circuit,
+    /// What its last outage was.
+    outage: String,
 }
 
 /// More types than this are forgotten and looked up again: types come from outside, memory does not grow with them.
@@ -89,6 +91,7 @@ impl Types {
             left_early: 0,
             waiting: VecDeque::new(),
             circuit: Circuit::Closed,
+            outage: String::new(),
         };
         self.known.insert(event_type.clone(), state);
         rules
@@ -193,17 +196,23 @@ impl Types {
         std::mem::take(&mut self.changes)
     }
 
+    /// What the last outage of a type was.
+    pub(super) fn last_outage(&self, event_type: &EventType) -> &str {
+        self.known.get(event_type).map_or("", |state| &state.outage)
+    }
+
     /// What was claimed beside a probe, to be handed back.
     pub(super) fn take_returned(&mut self) -> Vec<Work> {
         std::mem::take(&mut self.returned)
     }
 
     /// The type's transport is down: its events are left alone for a while. Many reports at once count as one.
-    pub(super) fn outage(&mut self, rules: &Rules, now: Instant) {
-        let state = self.known.get(&rules.event_type);
-        if state.is_none_or(|state| state.circuit.is_open(now)) {
+    pub(super) fn outage(&mut self, rules: &Rules, error: String, now: Instant) {
+        let state = self.known.get_mut(&rules.event_type);
+        let Some(state) = state.filter(|state| !state.circuit.is_open(now)) else {
             return;
-        }
+        };
+        state.outage = error;
         let outages = rules.outages.fetch_add(1, Ordering::Relaxed);
         let until = now + outage_wait(outages, fastrand::f64());
         self.turn(&rules.event_type, Circuit::Open { until });

@@ -122,6 +122,8 @@ pub(super) struct Finished {
     pub(super) item: Item,
     pub(super) outcome: Outcome,
     pub(super) ended: Ended,
+    /// What the outage is, if it ended in one: an outcome that is handed back says nothing.
+    pub(super) outage: Option<String>,
     /// The places that the work gives back, once it has ended as a whole.
     pub(super) leaves: Vec<EventType>,
 }
@@ -137,6 +139,7 @@ impl Item {
             item: self,
             outcome,
             ended: Ended::NotTried,
+            outage: None,
             leaves: Vec::new(),
         }
     }

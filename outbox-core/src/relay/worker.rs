@@ -181,6 +181,10 @@ impl Worker<'_> {
             TryResult::TimedOut { .. } => Ended::TimedOut,
             TryResult::Panicked { .. } => Ended::Failed,
         };
+        let outage = match &result {
+            TryResult::Failed(failed) if failed.kind == FailureKind::Outage => Some(failed.error.clone()),
+            _ => None,
+        };
         let error = spans::error(&item.delivery.span, &result);
         let tried = Tried {
             attempt: item.delivery.attempt,
@@ -199,6 +203,7 @@ impl Worker<'_> {
             item,
             outcome,
             ended,
+            outage,
             leaves: Vec::new(),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 
-use outbox_core::{Context, Event, Handler, HandlerError, PartName};
+use outbox_core::{BoxError, Context, Event, Handler, HandlerError, PartName, State};
 use sqlx::PgConnection;
 
 use super::PgInbox;
@@ -107,6 +107,8 @@ impl<E: Event, H: TxHandler<E>> Handler<E> for Transactional<H> {
     }
 }
 
+const NO_INBOX: &str = "it takes a transaction, and the registry's state has no PgInbox; add one with `Registry::state(PgInbox::new(pool, &names))`";
+
 /// A [`Handler`] that runs a [`TxHandler`] on the [`PgInbox`] among the application's state. What `#[on_event]` makes of a
 /// function that takes a transaction.
 #[derive(Debug, Clone)]
@@ -115,11 +117,13 @@ pub struct FromState<H>(pub H);
 impl<E: Event, H: TxHandler<E>> Handler<E> for FromState<H> {
     async fn handle(&self, event: E, ctx: Context) -> Result<(), HandlerError> {
         let name = recorded_name(None, &ctx)?;
-        let Some(inbox) = ctx.state::<PgInbox>().cloned() else {
-            let remedy = "the handler takes a transaction, and the registry's state has no PgInbox; add it with `Registry::state`";
-            return Err(HandlerError::outage(remedy));
-        };
+        let inbox = ctx.state::<PgInbox>().cloned();
+        let inbox = inbox.ok_or_else(|| HandlerError::outage(NO_INBOX))?;
         handle_once(&inbox, &name, &self.0, (event, ctx)).await
+    }
+
+    fn check(&self, state: &State) -> Result<(), BoxError> {
+        state.get::<PgInbox>().map(|_| ()).ok_or_else(|| NO_INBOX.into())
     }
 }
 

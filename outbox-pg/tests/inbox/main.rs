@@ -338,3 +338,15 @@ async fn the_inbox_forgets_what_is_past_retention() {
     assert_eq!(inbox.prune(Duration::ZERO).await.unwrap(), 10);
     assert!(!inbox.knows(&name, &TenantId::default(), first).await.unwrap());
 }
+
+#[tokio::test]
+async fn a_transactional_handler_without_an_inbox_is_refused_before_any_event() {
+    let registry = Registry::new().on::<OrderPlaced>("billing", outbox_pg::__private::FromState(bill));
+
+    let refused = registry.build().unwrap_err().to_string();
+
+    assert!(
+        refused.contains("`OrderPlaced`") && refused.contains("Registry::state"),
+        "{refused}"
+    );
+}
