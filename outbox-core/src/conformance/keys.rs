@@ -144,7 +144,19 @@ pub async fn a_stopped_key_waits_until_it_is_resumed(harness: &dyn Harness) {
         .resume(&TenantId::default(), &name("k", OrderingKey::new))
         .await;
 
-    assert_eq!(ids(&case.claim_until(3, LONG).await), [second, third, fourth]);
+    let run = case.claim_until(3, LONG).await;
+    assert_eq!(ids(&run), [second, third, fourth]);
+    for event in &run {
+        case.must_settle(event, Outcome::Completed).await;
+    }
+
+    // Whoever redrives the event that has stopped its key has decided about the key too.
+    let [first, second, third] = publish_three(&case, "l").await;
+    let held = case.claim_request(request(1, LONG)).await;
+    case.must_settle(&held[0], failed(KeyPolicy::Stop)).await;
+    case.expect_nothing_due("the key is stopped").await;
+    harness.redrive(&TenantId::default(), first).await;
+    assert_eq!(ids(&case.claim_until(3, LONG).await), [first, second, third]);
 }
 
 /// Clause 12.

@@ -50,12 +50,13 @@ struct KeyState {
     held: Option<(ClaimToken, usize)>,
     /// Failed events that the key waits behind.
     parked: BTreeSet<i64>,
-    stopped: bool,
+    /// Failed events that have stopped the key.
+    stopped: BTreeSet<i64>,
 }
 
 impl KeyState {
     fn is_blocked(&self) -> bool {
-        self.stopped || self.held.is_some() || !self.parked.is_empty()
+        !self.stopped.is_empty() || self.held.is_some() || !self.parked.is_empty()
     }
 
     fn is_idle(&self) -> bool {
@@ -299,7 +300,9 @@ impl Store {
         key.open.remove(&position);
         match policy {
             KeyPolicy::GoOn => {}
-            KeyPolicy::Stop => key.stopped = true,
+            KeyPolicy::Stop => {
+                key.stopped.insert(position);
+            }
             KeyPolicy::Park => {
                 key.parked.insert(position);
             }

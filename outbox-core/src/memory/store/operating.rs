@@ -15,7 +15,7 @@ impl Store {
         row.status = Status::Pending;
         row.failures = 0;
         row.lost_claims = 0;
-        self.unpark(position);
+        self.unblock(position);
         self.open(position);
         true
     }
@@ -29,16 +29,18 @@ impl Store {
             return false;
         }
         row.discarded = true;
-        self.unpark(position);
+        self.unblock(position);
         true
     }
 
-    fn unpark(&mut self, position: i64) {
+    /// An operator has decided about the event: its key waits for it no longer.
+    fn unblock(&mut self, position: i64) {
         let Some(name) = self.rows.get(&position).and_then(|row| row.key.clone()) else {
             return;
         };
         if let Some(key) = self.keys.get_mut(&name) {
             key.parked.remove(&position);
+            key.stopped.remove(&position);
             self.relist(&name);
         }
     }
@@ -50,6 +52,6 @@ impl Store {
         };
         let stopped = std::mem::take(&mut key.stopped);
         self.relist(name);
-        stopped
+        !stopped.is_empty()
     }
 }
