@@ -277,6 +277,20 @@ fn an_event_that_overtakes_one_further_ahead_is_caught_although_the_one_between_
 }
 
 #[test]
+fn a_relay_that_was_held_still_may_end_a_delivery_long_after_another_has() {
+    let script = Script::default()
+        .published(A, Some("k"))
+        .published(B, Some("k"))
+        .started("r1", A)
+        .killed("r1")
+        .handled("r2", A)
+        .handled("r2", B)
+        .ended("r1", A, Ending::Done);
+
+    assert_eq!(script.row(A, "completed", 0).row(B, "completed", 0).broken(), []);
+}
+
+#[test]
 fn what_parks_or_stops_its_key_is_waited_for() {
     let rejected = |policy| {
         let script = Script::default()

@@ -127,7 +127,8 @@ fn windows(story: &Story, resumed: &[i64]) -> Vec<Window> {
 
 /// When the event stops to stand in the way that was published, or redriven, at `from`.
 fn end_of_cycle(story: &Story, from: i64) -> i64 {
-    let done = ends(story, Ending::Done).find(|end| *end >= from);
+    // The first of them: a relay that was held still may end a delivery long after another one has.
+    let done = ends(story, Ending::Done).filter(|end| *end >= from).min();
     let death = match story.policy {
         Policy::GoOn | Policy::Stop => death(story, from),
         // Its followers wait for what an operator does with it.
@@ -152,7 +153,7 @@ fn death(story: &Story, from: i64) -> Option<i64> {
     let until = next_cycle.unwrap_or(i64::MAX);
     ends(story, Ending::Failed)
         .filter(|end| (from..until).contains(end))
-        .last()
+        .max()
 }
 
 fn ends(story: &Story, how: Ending) -> impl Iterator<Item = i64> {
