@@ -26,13 +26,26 @@
 //! let relay = Relay::builder(source.clone(), handlers).build()?.spawn();
 //!
 //! source.publish(&OrderPlaced { number: 7 })?;
-//! # while source.counts().pending > 0 { tokio::time::sleep(std::time::Duration::from_millis(1)).await; }
+//! while source.counts().pending > 0 {
+//!     tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+//! }
 //!
 //! let report = relay.shutdown().await?;
 //! assert_eq!(report.completed, 1);
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! # Where to begin
+//!
+//! | For | See |
+//! | --- | --- |
+//! | saying what happened | [`Event`], [`NewEvent`], [`PgPublisher`] |
+//! | reacting to it | [`Handler`], [`on_event`], [`Registry`], [`HandlerError`]; once per event: [`PgInbox`] |
+//! | delivering | [`PgSource`], [`Relay`], [`RelaySettings`] |
+//! | setting up, and looking | [`migrate`], [`PgAdmin`], [`PgPruner`], [`Health`] |
+//! | another way in between | `kafka`, [`Router`], [`FanOut`] |
+//! | a source or dispatcher of your own | [`Source`], [`Dispatcher`] |
 //!
 //! # Features
 //!
@@ -89,6 +102,7 @@ pub use outbox_pg::admin;
 // Other transports, and dispatchers made of dispatchers.
 pub use outbox_core::{FanOut, Router};
 #[cfg(feature = "kafka")]
+/// Kafka: publishing to topics, consuming from them, the mapping between events and records. The crate `outbox-kafka`.
 pub use outbox_kafka as kafka;
 
 // Metrics, traces, health.
@@ -123,6 +137,8 @@ pub mod __private {
 /// The samples of these pages are compiled with the tests.
 #[cfg(all(doctest, feature = "pg", feature = "inproc", feature = "macros"))]
 mod pages {
+    #[doc = include_str!("../README.md")]
+    struct Readme;
     #[doc = include_str!("../docs/policies.md")]
     struct Policies;
 }
