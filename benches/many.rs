@@ -29,12 +29,11 @@ pub(crate) async fn run(size: Size) {
             report.add(label, &[("longest wait ms", waits), ("server ms/s", cpu)]);
         }
     }
-    let longest = report.median("200 events/s", "longest wait ms");
-    report.ratio(
-        "longest wait for the claims' lock, ms".into(),
-        longest,
-        Target::AtMost(50.0),
-    );
+    for load in ["50 events/s", "200 events/s"] {
+        let longest = report.median(load, "longest wait ms");
+        let name = format!("longest wait for the claims' lock, ms, at {load}");
+        report.ratio(name, longest, Target::AtMost(50.0));
+    }
     report.finish();
 }
 
@@ -46,7 +45,10 @@ async fn watch(lab: &Lab, per_second: usize) -> f64 {
     let publisher = PgPublisher::new(&Names::default());
     let (began, mut longest, mut published) = (Instant::now(), 0.0_f64, 0);
     while began.elapsed() < TIME {
-        while published < (began.elapsed().as_secs_f64() * per_second as f64) as usize {
+        // A server that cannot keep up must not keep this from ending.
+        while began.elapsed() < TIME
+            && published < (began.elapsed().as_secs_f64() * per_second as f64) as usize
+        {
             publisher
                 .publish(&mut publishing, event(published, 0))
                 .await
