@@ -1,6 +1,7 @@
 -- The outbox and what stands beside it.
 --
--- Run as it is for the names "outbox"."outbox", or let `outbox_pg::migrate` put other names in: every quoted name
+-- Not run by itself: `outbox_pg::migrate`, or `outbox migrate --sql` for tools of your own, make the schema before and
+-- record the version afterwards. They put other names than "outbox"."outbox" in: every quoted name
 -- that begins with "outbox" derives from the schema (before a dot, or after the word SCHEMA) or from the table.
 --
 -- Choices, each measured on PostgreSQL 15:
@@ -45,9 +46,11 @@ CREATE TABLE "outbox"."outbox" (
     CONSTRAINT "outbox_class_check" CHECK (
         CASE class
             WHEN 'fresh' THEN available_at IS NULL
-            WHEN 'scheduled' THEN available_at IS NOT NULL
-            WHEN 'waiting' THEN available_at IS NOT NULL
-            ELSE class IN ('held', 'barred')
+            -- Publishers set both columns: an instant that never comes, or a place in no line, would be for good.
+            WHEN 'scheduled' THEN available_at IS NOT NULL AND isfinite(available_at)
+            WHEN 'waiting' THEN available_at IS NOT NULL AND isfinite(available_at)
+            WHEN 'held' THEN ordering_key IS NOT NULL
+            ELSE class = 'barred'
         END),
     CONSTRAINT "outbox_names_check" CHECK (
         octet_length(event_type) BETWEEN 1 AND 200

@@ -67,6 +67,18 @@ pub enum MigrateError {
         /// The version of this build.
         known: i32,
     },
+    /// There is a table of the outbox's name, and nothing that says how far it was migrated.
+    #[error(
+        "table {schema}.{table} exists without its version table {schema}.{table}_migration: it is somebody else's, or files \
+         of migrations/ were run one by one; take another name, or drop what they made and run `migrate`, or what \
+         `migration_sql` returns (`outbox migrate --sql`)"
+    )]
+    Unversioned {
+        /// The schema's name.
+        schema: String,
+        /// The table's name.
+        table: String,
+    },
     /// A statement failed.
     #[error("migration {name} failed")]
     Database {
@@ -85,14 +97,17 @@ pub enum MigrateError {
 /// the application's migrations. Needs the right to create the schema, or a schema in which it may create.
 ///
 /// # Errors
-/// [`MigrateError`] when the database is newer than this build, or a statement fails; nothing has changed then.
+/// [`MigrateError`] when the database is newer than this build, when there is a table of that name which `migrate` has not
+/// made, or when a statement fails; nothing has changed then.
 ///
 /// # Cancel safety
-/// Dropping the future leaves the schema as it was or as it is to be, and the connection outside of any transaction.
+/// Dropping the future leaves the schema as it was or as it is to be, and the connection outside of any transaction. The
+/// script that was sent may still be running then: if another program migrates at the same time, the next query on this
+/// connection can fail with its error, "the outbox was migrated to version ... meanwhile". Close the connection instead.
 pub async fn migrate(connection: &mut PgConnection, names: &Names) -> Result<Vec<i32>, MigrateError> {
     let failed = |name: &'static str| move |source| MigrateError::Database { name, source };
     loop {
-        let found = version(connection, names).await.map_err(failed("read version"))?;
+        let found = version(connection, names).await?;
         if found > SCHEMA_VERSION {
             return Err(MigrateError::Newer {
                 schema: names.schema().to_owned(),
@@ -124,17 +139,12 @@ pub async fn migrate(connection: &mut PgConnection, names: &Names) -> Result<Vec
 /// Checks that the schema is at the version that this build needs.
 ///
 /// # Errors
-/// [`MigrateError::Older`] or [`MigrateError::Newer`] when it is not.
+/// [`MigrateError::Older`] or [`MigrateError::Newer`] when it is not, [`MigrateError::Unversioned`] when nothing says.
 ///
 /// # Cancel safety
 /// Reads only.
 pub async fn check_version(connection: &mut PgConnection, names: &Names) -> Result<(), MigrateError> {
-    let found = version(connection, names)
-        .await
-        .map_err(|source| MigrateError::Database {
-            name: "read version",
-            source,
-        })?;
+    let found = version(connection, names).await?;
     let (schema, known) = (names.schema().to_owned(), SCHEMA_VERSION);
     match found.cmp(&known) {
         std::cmp::Ordering::Less => Err(MigrateError::Older { schema, found, known }),
@@ -199,24 +209,37 @@ async fn schema_exists(connection: &mut PgConnection, names: &Names) -> Result<b
         .await
 }
 
-async fn version(connection: &mut PgConnection, names: &Names) -> Result<i32, sqlx::Error> {
-    let table = format!("\"{}\".\"{}_migration\"", names.schema(), names.table());
-    let exists: bool = sqlx::query_scalar("SELECT to_regclass($1) IS NOT NULL")
-        .bind(&table)
-        .persistent(false)
-        .fetch_one(&mut *connection)
-        .await?;
-    if !exists {
-        return Ok(0);
+async fn version(connection: &mut PgConnection, names: &Names) -> Result<i32, MigrateError> {
+    let (schema, table) = (names.schema().to_owned(), names.table().to_owned());
+    match recorded(connection, names).await {
+        Ok((Some(version), _)) => Ok(version),
+        Ok((None, false)) => Ok(0),
+        Ok((None, true)) => Err(MigrateError::Unversioned { schema, table }),
+        Err(source) => Err(MigrateError::Database {
+            name: "read version",
+            source,
+        }),
+    }
+}
+
+/// The version that is recorded, if any, and whether there is a table.
+async fn recorded(connection: &mut PgConnection, names: &Names) -> Result<(Option<i32>, bool), sqlx::Error> {
+    let table = format!("\"{}\".\"{}", names.schema(), names.table());
+    // The table first: a migration that commits between the two looks has made both.
+    let (exists, versioned): (bool, bool) =
+        sqlx::query_as("SELECT to_regclass($1) IS NOT NULL, to_regclass($2) IS NOT NULL")
+            .bind(format!("{table}\""))
+            .bind(format!("{table}_migration\""))
+            .persistent(false)
+            .fetch_one(&mut *connection)
+            .await?;
+    if !versioned {
+        return Ok((None, exists));
     }
     let latest = Sql::new(
         names,
         "SELECT coalesce(max(version), 0) FROM \"outbox\".\"outbox_migration\"",
     );
-    latest
-        .unprepared()
-        .query()
-        .fetch_one(connection)
-        .await?
-        .try_get(0)
+    let row = latest.unprepared().query().fetch_one(connection).await?;
+    Ok((Some(row.try_get(0)?), exists))
 }

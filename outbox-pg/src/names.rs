@@ -5,7 +5,8 @@ use outbox_core::ConfigError;
 /// The names of the schema, the table and the channel. Everything else derives from the table's name.
 ///
 /// Defaults: schema `outbox`, table `outbox`, channel `outbox_new`; with other names the channel is
-/// `<schema>_<table>_new`, so that outboxes in one database do not wake each other's relays.
+/// `<schema>.<table>_new`, so that outboxes in one database do not wake each other's relays. Of a longer name the last 63
+/// bytes: outboxes that have those in common take a channel each by [`with_channel`](Self::with_channel).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Names {
     schema: String,
@@ -30,7 +31,7 @@ impl Names {
         check("table", &table, TABLE_BYTES_MAX)?;
         let channel = match (schema.as_str(), table.as_str()) {
             ("outbox", "outbox") => "outbox_new".to_owned(),
-            _ => format!("{schema}_{table}_new")
+            _ => format!("{schema}.{table}_new")
                 .chars()
                 .rev()
                 .take(NAME_BYTES_MAX)
@@ -143,6 +144,14 @@ mod tests {
     }
 
     #[test]
+    fn names_that_read_alike_together_have_channels_of_their_own() {
+        let channel = |schema, table| Names::new(schema, table).unwrap().channel().to_owned();
+        assert_eq!(channel("a_b", "c"), "a_b.c_new");
+        assert_ne!(channel("a_b", "c"), channel("a", "b_c"));
+        assert_ne!(channel("outbox_outbox", "x"), channel("outbox", "outbox_x"));
+    }
+
+    #[test]
     fn sql_takes_on_the_names() {
         let sql = r#"SELECT FROM "outbox"."outbox", "outbox"."outbox_lease"; CREATE INDEX "outbox_fresh"; LISTEN 'outbox_new'; GRANT USAGE ON SCHEMA "outbox" TO a"#;
 
@@ -150,7 +159,7 @@ mod tests {
 
         assert_eq!(
             names.render(sql),
-            r#"SELECT FROM "Shop"."events", "Shop"."events_lease"; CREATE INDEX "events_fresh"; LISTEN 'Shop_events_new'; GRANT USAGE ON SCHEMA "Shop" TO a"#
+            r#"SELECT FROM "Shop"."events", "Shop"."events_lease"; CREATE INDEX "events_fresh"; LISTEN 'Shop.events_new'; GRANT USAGE ON SCHEMA "Shop" TO a"#
         );
         assert_eq!(Names::default().render(sql), sql);
     }

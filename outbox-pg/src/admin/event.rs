@@ -118,7 +118,13 @@ impl EventDetails {
             aggregate_type: row.try_get(14)?,
             aggregate_id: row.try_get(15)?,
             headers: serde_json::from_str(row.try_get(16)?).unwrap_or_default(),
-            done_parts: row.try_get::<Option<_>, _>(17)?.unwrap_or_default(),
+            // A NULL among them makes the event undecodable, which is for its error to say.
+            done_parts: row
+                .try_get::<Option<Vec<Option<String>>>, _>(17)?
+                .unwrap_or_default()
+                .into_iter()
+                .flatten()
+                .collect(),
             leased_until: instant(row, 18)?,
             blocked_by: row.try_get::<Option<_>, _>(19)?.unwrap_or_default(),
         })

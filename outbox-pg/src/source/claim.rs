@@ -124,19 +124,30 @@ fn decode(row: &PgRow, token: ClaimToken, position: Position) -> Result<Claimed,
     let id = EventId::from_uuid(row.try_get(1)?);
     let retry_count: i32 = row.try_get(10)?;
     let claim_count: i32 = row.try_get(11)?;
-    let done: Option<Vec<String>> = row.try_get(12)?;
-    let mut claimed = match envelope(row, id) {
+    let done = done(row);
+    let read = envelope(row, id).and_then(|envelope| match &done {
+        Ok(_) => Ok(envelope),
+        Err(why) => Err(wrong(Some(envelope.event_type), &why.reason)),
+    });
+    let mut claimed = match read {
         Ok(envelope) => Claimed::new(token, position, envelope),
         Err(why) => Claimed::undecodable(token, position, id, why),
     };
     claimed.attempt = u32::try_from(retry_count).unwrap_or(0).saturating_add(1);
     claimed.lost_claims = u32::try_from(claim_count).unwrap_or(0);
-    claimed.done = done
-        .unwrap_or_default()
-        .into_iter()
-        .filter_map(|name| PartName::new(name).ok())
-        .collect();
+    claimed.done = done.unwrap_or_default();
     Ok(claimed)
+}
+
+/// The handlers that are done with the event. Only the owner can have written what this refuses.
+fn done(row: &PgRow) -> Result<Vec<PartName>, Undecodable> {
+    let done: Option<Vec<Option<String>>> =
+        row.try_get(12).map_err(|error| wrong(None, &error.to_string()))?;
+    let names = done.unwrap_or_default().into_iter();
+    names
+        .map(|name| name.ok_or_else(|| wrong(None, "done_parts holds a NULL")))
+        .filter_map(|name| name.map(|name| PartName::new(name).ok()).transpose())
+        .collect()
 }
 
 fn envelope(row: &PgRow, id: EventId) -> Result<Envelope, Undecodable> {

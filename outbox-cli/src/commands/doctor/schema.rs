@@ -44,6 +44,14 @@ pub(super) async fn look(
             ));
             return Ok(false);
         }
+        Err(error @ MigrateError::Unversioned { .. }) => {
+            checks.push(Check::wrong(
+                "schema",
+                error.to_string(),
+                "drop what the files made, then let the owner run: outbox migrate",
+            ));
+            return Ok(false);
+        }
         Err(error) => return Err(error.into()),
     }
     checks.push(Check::ok(

@@ -1,0 +1,92 @@
+//! What is written by hand, beside every interface: refused where it could harm other events, and confined otherwise.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use outbox_dev::TestDatabase;
+use outbox_pg::admin::PgAdmin;
+use outbox_pg::{MigrateError, Names, check_version, migrate, migration_sql};
+use sqlx::{AssertSqlSafe, Executor, PgConnection};
+use support::{World, claim, event, payload};
+
+const INSERT: &str = "INSERT INTO outbox.outbox (id, event_type, payload, ordering_key, class, available_at) \
+     VALUES (gen_random_uuid(), 'Counted', '1', ";
+
+#[tokio::test]
+async fn a_plain_insert_cannot_wait_for_good() {
+    let world = World::new().await;
+
+    for refused in [
+        "NULL, 'scheduled', 'infinity'",
+        "NULL, 'scheduled', '-infinity'",
+        "NULL, 'waiting', 'infinity'",
+        "NULL, 'held', NULL",
+    ] {
+        let error = sqlx::query(AssertSqlSafe(format!("{INSERT}{refused})")))
+            .execute(world.pool())
+            .await
+            .expect_err(refused);
+        let constraint = error.as_database_error().and_then(|error| error.constraint());
+        assert_eq!(constraint, Some("outbox_class_check"), "{refused}");
+    }
+
+    // In a line of its own it is found, and ahead of nobody.
+    world.run(&format!("{INSERT}'k', 'held', NULL)")).await;
+    world.run("SELECT outbox.outbox_sweep()").await;
+    assert_eq!(claim(&world.quiet_source().await, 10).await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_null_among_the_done_parts_harms_its_event_alone() {
+    let world = World::new().await;
+    let broken = world.publish(event("1")).await;
+    world.publish(event("2")).await;
+    world
+        .run("UPDATE outbox.outbox SET done_parts = ARRAY['a', NULL] WHERE payload::text = '1'")
+        .await;
+
+    let claimed = claim(&world.quiet_source().await, 10).await;
+
+    let [bad, good] = claimed.as_slice() else {
+        panic!("{} events", claimed.len());
+    };
+    let why = bad.envelope.as_ref().unwrap_err();
+    assert_eq!(why.reason, "done_parts holds a NULL");
+    assert_eq!(why.event_type.as_ref().map(AsRef::as_ref), Some("Counted"));
+    assert_eq!(payload(good), "2");
+    // An operator can look at it.
+    let admin = PgAdmin::new(world.pool().clone(), &Names::default());
+    let shown = admin.show(broken).await.unwrap();
+    assert_eq!(shown[0].done_parts, ["a"]);
+}
+
+async fn unversioned(connection: &mut PgConnection) {
+    let names = Names::default();
+    let found = migrate(connection, &names).await.unwrap_err();
+    assert!(matches!(found, MigrateError::Unversioned { .. }), "{found:?}");
+    let checked = check_version(connection, &names).await.unwrap_err();
+    assert_eq!(checked.to_string(), found.to_string());
+    assert!(found.to_string().contains("outbox migrate --sql"), "{found}");
+}
+
+#[tokio::test]
+async fn files_that_were_run_one_by_one_are_told_from_an_old_version_and_the_script_is_whole() {
+    let database = TestDatabase::create().await.expect("a database for the test");
+    let mut connection = database.pool().acquire().await.unwrap();
+    let first = include_str!("../../migrations/0001_outbox.sql");
+    connection.execute("CREATE SCHEMA outbox").await.unwrap();
+    sqlx::raw_sql(first).execute(&mut *connection).await.unwrap();
+
+    unversioned(&mut connection).await;
+
+    connection.execute("DROP SCHEMA outbox CASCADE").await.unwrap();
+    let script = migration_sql(&Names::default());
+    sqlx::raw_sql(AssertSqlSafe(script))
+        .execute(&mut *connection)
+        .await
+        .unwrap();
+    check_version(&mut connection, &Names::default()).await.unwrap();
+    let applied = migrate(&mut connection, &Names::default()).await.unwrap();
+    assert_eq!(applied, Vec::<i32>::new());
+}
