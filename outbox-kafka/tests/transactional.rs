@@ -74,6 +74,28 @@ async fn a_record_over_the_limit_is_rejected_alone_and_what_was_taken_back_is_no
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_that_is_longer_than_the_clients_queue_takes_several_transactions() {
+    let bootstrap = shared().await.bootstrap();
+    let topic = unique("queue");
+    create_topic(bootstrap, &topic, 1, &[]).await;
+    let mapping = RecordMapping::new(TopicRule::fixed(TopicName::new(&topic).unwrap()));
+    let options = DispatcherOptions::default().with_queue_messages_max(10);
+    let dispatcher =
+        TransactionalDispatcher::new(&KafkaSettings::new(bootstrap), mapping, options, &topic).unwrap();
+    until_delivered(&dispatcher, id(0, 0)).await;
+    let run: Vec<_> = (0..25).map(|n| delivery(envelope(id(1, n)))).collect();
+
+    let results = dispatcher.dispatch_run(&run).await;
+
+    assert_eq!(results.len(), 25);
+    for result in results {
+        assert_eq!(result.unwrap(), Delivered::Handled);
+    }
+    let expected: Vec<_> = [id(0, 0)].into_iter().chain((0..25).map(|n| id(1, n))).collect();
+    assert_eq!(log(bootstrap, &topic).await, [expected]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_successor_fences_the_one_before_it() {
     let bootstrap = shared().await.bootstrap();
     let topic = unique("fence");

@@ -209,7 +209,7 @@ pub(super) struct InstanceConfig {
 
 impl InstanceConfig {
     /// What nobody else may set: the guarantees rest on it, or an option of ours says it.
-    pub(super) const RESERVED: [&'static str; 17] = [
+    pub(super) const RESERVED: [&'static str; 18] = [
         "acks",
         "request.required.acks",
         "enable.idempotence",
@@ -227,6 +227,7 @@ impl InstanceConfig {
         "queue.buffering.max.ms",
         "message.max.bytes",
         "queue.buffering.max.messages",
+        "delivery.report.only.error",
     ];
 
     /// The pipeline's. It retries for ever: the deadline of an event is ours to keep.
@@ -283,5 +284,22 @@ impl InstanceConfig {
                 self.queue_messages_max.to_string(),
             ),
         ])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reports_of_what_was_written_cannot_be_turned_off() {
+        let settings = KafkaSettings::new("127.0.0.1:9").with("delivery.report.only.error", "true");
+
+        let refusal = settings.check(&InstanceConfig::RESERVED).unwrap_err();
+
+        assert!(
+            refusal.to_string().contains("delivery.report.only.error"),
+            "{refusal}"
+        );
     }
 }

@@ -22,7 +22,8 @@ pub struct DispatcherOptions {
     /// The most bytes of one record; larger ones are rejected without asking the broker. Defaults to 10 MB: the
     /// topic's own limit counts, and the broker applies it.
     pub message_bytes_max: usize,
-    /// The most records that wait in the client; further ones wait in line. Defaults to 100,000.
+    /// The most records that wait in the client; further ones wait in line, and a transaction has no more than that.
+    /// Defaults to 100,000.
     pub queue_messages_max: usize,
 }
 

@@ -63,6 +63,17 @@ pub(super) fn fault(code: Code) -> Fault {
         | Code::InvalidProducerIdMapping
         | Code::UnknownProducerId
         | Code::ProducerFenced
+        | Code::Fenced
+        | Code::InvalidTransactionalState
+        | Code::InvalidTransactionTimeout
+        | Code::ConcurrentTransactions
+        | Code::TransactionCoordinatorFenced
+        | Code::TransactionalIdAuthorizationFailed
+        | Code::CoordinatorLoadInProgress
+        | Code::CoordinatorNotAvailable
+        | Code::NotCoordinator
+        | Code::WaitingForCoordinator
+        | Code::FencedLeaderEpoch
         | Code::Inconsistent
         | Code::State => Fault::Transport,
 
@@ -87,6 +98,11 @@ mod tests {
             Code::ProducerFenced,
             Code::MessageTimedOut,
             Code::NotEnoughReplicas,
+            Code::InvalidTransactionalState,
+            Code::ConcurrentTransactions,
+            Code::TransactionCoordinatorFenced,
+            Code::NotCoordinator,
+            Code::CoordinatorNotAvailable,
         ] {
             assert_eq!(fault(innocent), Fault::Transport, "{innocent:?}");
         }

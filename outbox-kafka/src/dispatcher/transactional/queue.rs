@@ -10,8 +10,10 @@ use crate::OutgoingRecord;
 use crate::dispatcher::job::{JobId, Request, called_off, outage};
 use crate::dispatcher::verdict::{Fault, fault};
 
-/// A transaction is closed to further runs at so many records.
-const RECORDS_MAX: usize = 1_000;
+/// The most records of a transaction.
+pub(super) const RECORDS_MAX: usize = 1_000;
+/// A transaction is closed to further records at so many bytes: its records have to be written in the time of one.
+const BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// A run that waits for its records to be committed.
 #[derive(Debug)]
@@ -29,13 +31,29 @@ struct Job {
 pub(super) type Part = (JobId, usize);
 
 /// The runs that wait, oldest first.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Queue {
     jobs: BTreeMap<JobId, Job>,
     last: JobId,
+    /// The most records of a transaction.
+    records_max: usize,
 }
 
 impl Queue {
+    /// A queue for a client that takes so many records at once.
+    pub(super) fn new(client_takes: usize) -> Self {
+        let no_limit = client_takes == 0;
+        Self {
+            jobs: BTreeMap::new(),
+            last: 0,
+            records_max: if no_limit {
+                RECORDS_MAX
+            } else {
+                client_takes.min(RECORDS_MAX)
+            },
+        }
+    }
+
     pub(super) fn push(&mut self, request: Request) {
         self.last += 1;
         let job = Job {
@@ -83,17 +101,21 @@ impl Queue {
 
     /// The records of the next transaction; none if no run is ready.
     pub(super) fn next(&self) -> Vec<Part> {
-        let mut ready = self.jobs.iter().filter(|(_, job)| !job.partitions.is_empty());
+        let ready = self.jobs.iter().filter(|(_, job)| !job.partitions.is_empty());
         if let Some((id, job)) = ready.clone().find(|(_, job)| job.done < job.alone_until) {
             return vec![(*id, job.done)];
         }
-        let mut parts = Vec::new();
-        while parts.len() < RECORDS_MAX
-            && let Some((id, job)) = ready.next()
-        {
-            parts.extend((job.done..job.request.records.len()).map(|index| (*id, index)));
-        }
-        parts
+        let waiting = ready.flat_map(|(id, job)| {
+            let records = job.request.records.iter().enumerate().skip(job.done);
+            records.map(|(index, record)| ((*id, index), record.size()))
+        });
+        let mut bytes = 0;
+        let fitting = waiting.take_while(|(_, size)| {
+            let first = bytes == 0;
+            bytes += size;
+            first || bytes <= BYTES_MAX
+        });
+        fitting.take(self.records_max).map(|(part, _)| part).collect()
     }
 
     /// The transaction is committed.

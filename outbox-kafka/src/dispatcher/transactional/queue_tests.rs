@@ -40,7 +40,7 @@ fn record() -> OutgoingRecord {
 
 /// A queue of placed runs with so many records each, and the id of the first.
 fn queue(lengths: &[usize]) -> (Queue, Vec<Run>) {
-    let mut queue = Queue::default();
+    let mut queue = Queue::new(RECORDS_MAX);
     let mut runs = Vec::new();
     for length in lengths {
         let (reply, answer) = oneshot::channel();
@@ -73,6 +73,37 @@ async fn runs_that_wait_go_together() {
     assert_eq!(runs[0].kinds().unwrap(), [DONE, DONE]);
     assert_eq!(runs[1].kinds().unwrap(), [DONE]);
     assert!(queue.is_empty());
+}
+
+#[tokio::test]
+async fn a_transaction_ends_where_the_client_takes_no_more_and_the_next_one_goes_on_there() {
+    let (mut queue, mut runs) = queue(&[3, 2]);
+    queue.records_max = 2;
+
+    for expected in [[(1, 0), (1, 1)], [(1, 2), (2, 0)]] {
+        let parts = queue.next();
+        assert_eq!(parts, expected);
+        queue.committed(&parts);
+    }
+
+    assert_eq!(runs[0].kinds().unwrap(), [DONE, DONE, DONE]);
+    assert_eq!((runs[1].kinds(), queue.next()), (None, vec![(2, 1)]));
+}
+
+#[tokio::test]
+async fn a_transaction_takes_one_record_at_least_and_ends_at_its_bytes() {
+    let (mut queue, _runs) = queue(&[4]);
+    let sizes = [BYTES_MAX + 1, BYTES_MAX / 2, BYTES_MAX / 4, BYTES_MAX / 2];
+    let job = queue.jobs.get_mut(&1).unwrap();
+    for (record, size) in job.request.records.iter_mut().zip(sizes) {
+        record.value = "x".repeat(size);
+    }
+
+    for expected in [vec![(1, 0)], vec![(1, 1), (1, 2)], vec![(1, 3)]] {
+        let parts = queue.next();
+        assert_eq!(parts, expected);
+        queue.committed(&parts);
+    }
 }
 
 #[tokio::test]

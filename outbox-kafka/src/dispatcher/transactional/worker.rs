@@ -32,6 +32,7 @@ struct Worker {
     closed: bool,
     topics: Topics,
     queue: Queue,
+    next_sweep: Instant,
     unkeyed: u32,
     /// Why nothing is delivered at present.
     trouble: String,
@@ -49,7 +50,7 @@ pub(super) async fn run(
     while !worker.closed {
         worker.place();
         if worker.queue.is_empty() {
-            worker.meanwhile(std::future::pending::<()>()).await;
+            worker.attend().await;
         } else if session.is_none() {
             session = worker.open(&transactional_id).await;
         } else if let Some(open) = session.take() {
@@ -68,34 +69,43 @@ impl Worker {
         requests: mpsc::Receiver<Request>,
     ) -> Self {
         Self {
-            config,
             requests,
             closed: false,
             topics: Topics::new(admin),
-            queue: Queue::default(),
+            queue: Queue::new(config.queue_messages_max),
+            next_sweep: Instant::now(),
             unkeyed: 0,
+            config,
             trouble: "no answer came from the cluster".to_owned(),
         }
     }
 
-    /// Takes requests and keeps deadlines until the future ends, or something has come if it never does.
-    async fn meanwhile<T>(&mut self, future: impl Future<Output = T>) -> Option<T> {
+    /// Takes requests and keeps deadlines until the future ends.
+    async fn meanwhile<T>(&mut self, future: impl Future<Output = T>) -> T {
         let mut future = pin!(future);
-        let idle = self.queue.is_empty();
         loop {
             tokio::select! {
-                ended = &mut future => return Some(ended),
-                request = self.requests.recv(), if !self.closed => match request {
-                    Some(request) => self.queue.push(request),
-                    None => self.closed = true,
-                },
-                () = self.topics.answered() => {}
-                () = tokio::time::sleep(SWEEP), if !self.queue.is_empty() => {
-                    self.queue.sweep(Instant::now(), &self.trouble);
-                }
+                ended = &mut future => return ended,
+                () = self.attend() => {}
             }
-            if idle {
-                return None;
+        }
+    }
+
+    /// Takes the next thing that comes: a request, a word about a topic, or the time to look at deadlines.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost.
+    async fn attend(&mut self) {
+        tokio::select! {
+            request = self.requests.recv(), if !self.closed => match request {
+                Some(request) => self.queue.push(request),
+                None => self.closed = true,
+            },
+            () = self.topics.answered() => {}
+            () = tokio::time::sleep_until(self.next_sweep), if !self.queue.is_empty() => {
+                let now = Instant::now();
+                self.queue.sweep(now, &self.trouble);
+                self.next_sweep = now + SWEEP;
             }
         }
     }
@@ -144,7 +154,7 @@ impl Worker {
             Ok(session) => session,
             Err(error) => return self.rest(error.to_string()).await,
         };
-        let acquired = self.meanwhile(session.acquire()).await?;
+        let acquired = self.meanwhile(session.acquire()).await;
         match acquired {
             Ok(()) => Some(session),
             Err(trouble) => {
@@ -168,25 +178,13 @@ impl Worker {
             self.meanwhile(tokio::time::sleep(SWEEP)).await;
             return Some(session);
         }
-        if let Err(trouble) = self.meanwhile(session.begin()).await? {
+        if let Err(trouble) = self.meanwhile(session.begin()).await {
             return self.lose(session, &parts, trouble.to_string()).await;
         }
-        let (mut sent, mut failures) = (0, Vec::new());
-        for part in &parts {
-            let Some((record, partition)) = self.queue.record(*part) else {
-                continue;
-            };
-            match session.send(record, partition, *part) {
-                Ok(()) => sent += 1,
-                Err(code) => {
-                    failures.push((*part, code));
-                    break;
-                }
-            }
-        }
-        let end = self.meanwhile(session.end(sent, failures)).await?;
+        let (sent, failures) = self.send(&session, &parts);
+        let end = self.meanwhile(session.end(sent.len(), failures)).await;
         match end {
-            End::Committed => self.queue.committed(&parts),
+            End::Committed => self.queue.committed(&sent),
             End::TakenBack(failures) => {
                 tracing::debug!(
                     records = parts.len(),
@@ -199,6 +197,23 @@ impl Worker {
             End::Unknown(why) => return self.lose(session, &parts, why).await,
         }
         Some(session)
+    }
+
+    /// Hands records over, up to one that the client does not take: which it took, and what it said of that one.
+    fn send(&self, session: &Session, parts: &[Part]) -> (Vec<Part>, Vec<(Part, Code)>) {
+        let mut sent = Vec::new();
+        for part in parts {
+            let Some((record, partition)) = self.queue.record(*part) else {
+                continue;
+            };
+            match session.send(record, partition, *part) {
+                Ok(()) => sent.push(*part),
+                // The client is full, perhaps of bytes: the transaction ends here, and the rest is the next one's.
+                Err(Code::QueueFull) if !sent.is_empty() => break,
+                Err(code) => return (sent, vec![(*part, code)]),
+            }
+        }
+        (sent, Vec::new())
     }
 
     /// The topics of records that failed may not be what we take them for.
