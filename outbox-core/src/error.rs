@@ -88,8 +88,10 @@ impl StdError for SourceError {
 }
 
 /// A setting that cannot work: which one, its value, and what would be right.
+///
+/// It is shown in one line: what a terminal could take for more than text is escaped, and a long value is cut.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{setting} is {value}; {right}")]
+#[error("{} is {}; {right}", shown(.setting), shown(.value))]
 pub struct ConfigError {
     /// The setting's name: an environment variable, or a builder's method.
     pub setting: String,
@@ -107,5 +109,44 @@ impl ConfigError {
             value: value.to_string(),
             right: right.into(),
         }
+    }
+}
+
+/// The most characters shown of a name or a value.
+const SHOWN_MAX: usize = 100;
+
+/// A text from outside, fit for a terminal and a line of a log.
+fn shown(text: &str) -> String {
+    let mut shown = String::new();
+    for c in text.chars().take(SHOWN_MAX) {
+        match c {
+            '\\' | '\'' | '"' => shown.push(c),
+            _ => shown.extend(c.escape_debug()),
+        }
+    }
+    match text.chars().skip(SHOWN_MAX).count() {
+        0 => shown,
+        left => format!("{shown}… ({left} characters more)"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_value_is_shown_in_one_short_line_of_plain_text() {
+        let shown = |value: &str| ConfigError::new("x", value, "no").to_string();
+
+        assert_eq!(shown("it's \"é\\\""), "x is it's \"é\\\"; no");
+        assert_eq!(
+            shown("a\r\n\u{1b}[31m\u{202e}"),
+            "x is a\\r\\n\\u{1b}[31m\\u{202e}; no"
+        );
+        let long = shown(&"é".repeat(1_000_000));
+        assert_eq!(
+            long,
+            format!("x is {}… (999900 characters more); no", "é".repeat(100))
+        );
     }
 }

@@ -62,7 +62,7 @@ impl RelayBuilder {
     /// The most events of one claim.
     ///
     /// Large claims are cheap for the source; what a crash makes the others wait for grows with them. Claims start at
-    /// 100 and grow to this while they come back full. Defaults to 500.
+    /// 100 and grow to this while they come back full. From 1 to 10,000; defaults to 500.
     pub fn batch_size(mut self, events: NonZeroU32) -> Self {
         self.settings.batch_size = events;
         self
@@ -70,13 +70,14 @@ impl RelayBuilder {
 
     /// The longest time between two looks at the source while no hint comes.
     ///
-    /// Too short keeps an idle source busy; too long delays events whose hint was lost. Defaults to 5 seconds.
+    /// Too short keeps an idle source busy; too long delays events whose hint was lost. From 10 ms to a
+    /// day; defaults to 5 seconds.
     pub fn poll_timeout(mut self, timeout: Duration) -> Self {
         self.settings.poll_timeout = timeout;
         self
     }
 
-    /// The most characters that are stored of an error. Defaults to 2,000.
+    /// The most characters that are stored of an error. From 64 to 1,000,000; defaults to 2,000.
     pub fn error_max_len(mut self, chars: usize) -> Self {
         self.settings.error_max_len = chars;
         self
@@ -84,7 +85,8 @@ impl RelayBuilder {
 
     /// The most events, or runs of one ordering key, that are being delivered at a time.
     ///
-    /// Too many overwhelm what the handlers talk to; too few leave waiting handlers' time unused. Defaults to 100.
+    /// Too many overwhelm what the handlers talk to; too few leave waiting handlers' time unused. From 1 to 10,000;
+    /// defaults to 100.
     pub fn concurrency(mut self, deliveries: NonZeroU32) -> Self {
         self.settings.concurrency = deliveries;
         self
@@ -101,7 +103,7 @@ impl RelayBuilder {
     /// How long a claim is held unless it is extended, which happens three times per lease.
     ///
     /// Too short, and a pause of this process delivers events twice; too long, and events of a crashed relay wait that
-    /// much. Must outlast `handler_timeout`. Defaults to 30 seconds.
+    /// much. Must outlast `handler_timeout`; from 1 second to a day. Defaults to 30 seconds.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.settings.lease = lease;
         self
@@ -109,7 +111,8 @@ impl RelayBuilder {
 
     /// How long one try may take, unless the event's type has a policy of its own.
     ///
-    /// Past it the delivery is cancelled, then dropped, and the event is tried again. Defaults to 20 seconds.
+    /// Past it the delivery is cancelled, then dropped, and the event is tried again. At least 10 ms; defaults to 20
+    /// seconds.
     pub fn handler_timeout(mut self, timeout: Duration) -> Self {
         self.settings.handler_timeout = timeout;
         self
@@ -117,7 +120,8 @@ impl RelayBuilder {
 
     /// How long running deliveries may go on after a stop was asked for.
     ///
-    /// Keep it, and [`Relay::STOP_SLACK`] on top, below what the process is given to end. Defaults to 20 seconds.
+    /// Keep it, and [`Relay::STOP_SLACK`] on top, below what the process is given to end. At most a day; defaults
+    /// to 20 seconds.
     pub fn shutdown_grace(mut self, grace: Duration) -> Self {
         self.settings.shutdown_grace = grace;
         self

@@ -1,14 +1,28 @@
 //! Settings from the environment.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::num::NonZeroU32;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::RelaySettings;
+use super::found::Found;
+use super::{RelaySettings, bounds};
 use crate::ConfigError;
 
 /// The environment variables that settings are read from.
 pub mod variable {
+    use crate::ConfigError;
+    use crate::settings::found::Found;
+
+    /// The value of a variable of the environment, without blanks around it; `None` if it is not set, or blank.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the variable if its value is not UTF-8, without showing it.
+    pub fn read(name: &str) -> Result<Option<String>, ConfigError> {
+        Ok(Found::new(name, std::env::var_os(name))?.value)
+    }
+
     /// See [`RelaySettings::batch_size`](crate::RelaySettings::batch_size).
     pub const BATCH_SIZE: &str = "OUTBOX_BATCH_SIZE";
     /// See [`RelaySettings::poll_timeout`](crate::RelaySettings::poll_timeout).
@@ -33,9 +47,6 @@ pub mod variable {
     pub const DATABASE_URL: &str = "DATABASE_URL";
 }
 
-/// A day: no time in here makes sense beyond it, and arithmetic on instants stays far from its limits.
-const SECONDS_MAX: f64 = 86_400.0;
-
 impl RelaySettings {
     /// The defaults, changed by what the environment says.
     ///
@@ -44,7 +55,7 @@ impl RelaySettings {
     /// # Errors
     /// [`ConfigError`] names the first variable that cannot be used, its value, and what would be right.
     pub fn from_env() -> Result<Self, ConfigError> {
-        Self::from_lookup(|name| std::env::var(name).ok())
+        Self::read(|name| std::env::var_os(name))
     }
 
     /// As [`from_env`](Self::from_env), with another place to look variables up.
@@ -52,86 +63,70 @@ impl RelaySettings {
     /// # Errors
     /// [`ConfigError`] names the first variable that cannot be used, its value, and what would be right.
     pub fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
+        Self::read(|name| lookup(name).map(OsString::from))
+    }
+
+    fn read(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Self, ConfigError> {
         let mut settings = Self::default();
         let look = |name: &'static str| Found::new(name, lookup(name));
-        look(variable::BATCH_SIZE).count(&mut settings.batch_size, 10_000)?;
-        look(variable::POLL_TIMEOUT_SECS).seconds(&mut settings.poll_timeout)?;
-        let mut error_max_len = NonZeroU32::new(u32::try_from(settings.error_max_len).unwrap_or(u32::MAX));
-        if let Some(chars) = &mut error_max_len {
-            look(variable::ERROR_MAX_LEN).count(chars, 1_000_000)?;
-            settings.error_max_len = chars.get() as usize;
+        settings.batch_size = look(variable::BATCH_SIZE)?
+            .count(&bounds::BATCH_SIZE)?
+            .unwrap_or(settings.batch_size);
+        settings.poll_timeout = look(variable::POLL_TIMEOUT_SECS)?
+            .seconds(&bounds::POLL_TIMEOUT)?
+            .unwrap_or(settings.poll_timeout);
+        settings.error_max_len = look(variable::ERROR_MAX_LEN)?
+            .count(&bounds::ERROR_MAX_LEN)?
+            .map_or(settings.error_max_len, |chars| chars.get() as usize);
+        settings.concurrency = look(variable::CONCURRENCY)?
+            .count(&bounds::CONCURRENCY)?
+            .unwrap_or(settings.concurrency);
+        if let Some(attempts) = look(variable::MAX_ATTEMPTS)?.count(&bounds::MAX_ATTEMPTS)? {
+            settings.retry = settings.retry.with_max_attempts(attempts);
         }
-        look(variable::CONCURRENCY).count(&mut settings.concurrency, 10_000)?;
-        let mut attempts = settings.retry.max_attempts();
-        look(variable::MAX_ATTEMPTS).count(&mut attempts, 1_000_000)?;
-        settings.retry = settings.retry.with_max_attempts(attempts);
-        look(variable::LEASE_SECS).seconds(&mut settings.lease)?;
-        look(variable::HANDLER_TIMEOUT_SECS).seconds(&mut settings.handler_timeout)?;
-        look(variable::SHUTDOWN_GRACE_SECS).seconds(&mut settings.shutdown_grace)?;
-        look(variable::MAX_LOST).count(&mut settings.max_lost, 1_000_000)?;
+        settings.lease = look(variable::LEASE_SECS)?
+            .seconds(&bounds::LEASE)?
+            .unwrap_or(settings.lease);
+        settings.handler_timeout = look(variable::HANDLER_TIMEOUT_SECS)?
+            .seconds(&bounds::HANDLER_TIMEOUT)?
+            .unwrap_or(settings.handler_timeout);
+        settings.shutdown_grace = look(variable::SHUTDOWN_GRACE_SECS)?
+            .seconds(&bounds::SHUTDOWN_GRACE)?
+            .unwrap_or(settings.shutdown_grace);
+        settings.max_lost = look(variable::MAX_LOST)?
+            .count(&bounds::MAX_LOST)?
+            .unwrap_or(settings.max_lost);
         settings.check().map_err(in_the_environment)?;
         Ok(settings)
     }
 }
 
-/// An operator knows variables, not fields.
+/// An operator knows variables, not fields. What each may be is checked by then, so it is how they relate that is wrong.
 fn in_the_environment(error: ConfigError) -> ConfigError {
-    let setting = match error.setting.as_str() {
-        "lease" => variable::LEASE_SECS,
-        "poll_timeout" => variable::POLL_TIMEOUT_SECS,
-        "shutdown_grace" => variable::SHUTDOWN_GRACE_SECS,
-        "error_max_len" => variable::ERROR_MAX_LEN,
-        "handler_timeout" => variable::HANDLER_TIMEOUT_SECS,
-        _ => return error,
-    };
+    if error.setting != "lease" {
+        return error;
+    }
     let right = error
         .right
         .replace("handler_timeout", variable::HANDLER_TIMEOUT_SECS);
-    ConfigError::new(setting, error.value, right)
+    ConfigError::new(variable::LEASE_SECS, error.value, right)
 }
 
-/// A variable, and its value if it has one.
-struct Found {
-    name: &'static str,
-    value: Option<String>,
-}
-
-impl Found {
-    fn new(name: &'static str, value: Option<String>) -> Self {
-        let value = value
-            .map(|value| value.trim().to_owned())
-            .filter(|value| !value.is_empty());
-        Self { name, value }
-    }
-
-    fn count(self, into: &mut NonZeroU32, most: u32) -> Result<(), ConfigError> {
-        let Some(value) = self.value else { return Ok(()) };
+impl Found<'_> {
+    fn count(self, range: &RangeInclusive<u32>) -> Result<Option<NonZeroU32>, ConfigError> {
+        let Some(value) = self.value else { return Ok(None) };
         match value.parse::<NonZeroU32>() {
-            Ok(count) if count.get() <= most => *into = count,
-            _ => {
-                return Err(ConfigError::new(
-                    self.name,
-                    value,
-                    format!("it takes a whole number from 1 to {most}"),
-                ));
-            }
+            Ok(count) if range.contains(&count.get()) => Ok(Some(count)),
+            _ => Err(bounds::no_count(self.name, value, range)),
         }
-        Ok(())
     }
 
-    fn seconds(self, into: &mut Duration) -> Result<(), ConfigError> {
-        let Some(value) = self.value else { return Ok(()) };
-        match value.parse::<f64>() {
-            Ok(seconds) if (0.0..=SECONDS_MAX).contains(&seconds) => *into = Duration::from_secs_f64(seconds),
-            _ => {
-                return Err(ConfigError::new(
-                    self.name,
-                    value,
-                    format!("it takes seconds, from 0 to {SECONDS_MAX}"),
-                ));
-            }
+    fn seconds(self, range: &RangeInclusive<Duration>) -> Result<Option<Duration>, ConfigError> {
+        let Some(value) = self.value else { return Ok(None) };
+        match value.parse().map(Duration::try_from_secs_f64) {
+            Ok(Ok(time)) if range.contains(&time) => Ok(Some(time)),
+            _ => Err(bounds::no_time(self.name, value, range)),
         }
-        Ok(())
     }
 }
 
@@ -146,9 +141,9 @@ impl DatabaseUrl {
     /// `JOBS_DB_URL`, so that the relay can connect in a role of its own; else `DATABASE_URL`.
     ///
     /// # Errors
-    /// [`ConfigError`] when neither is set.
+    /// [`ConfigError`] when neither is set, or when the one that counts is not UTF-8.
     pub fn from_env() -> Result<Self, ConfigError> {
-        Self::from_lookup(|name| std::env::var(name).ok())
+        Self::read(|name| std::env::var_os(name))
     }
 
     /// As [`from_env`](Self::from_env), with another place to look variables up.
@@ -156,20 +151,20 @@ impl DatabaseUrl {
     /// # Errors
     /// [`ConfigError`] when neither is set.
     pub fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
-        [variable::JOBS_DB_URL, variable::DATABASE_URL]
-            .into_iter()
-            .find_map(|variable| {
-                Found::new(variable, lookup(variable))
-                    .value
-                    .map(|url| Self { url, variable })
-            })
-            .ok_or_else(|| {
-                let right = format!(
-                    "set it, or {}, to postgres://USER:PASSWORD@HOST/DATABASE",
-                    variable::JOBS_DB_URL
-                );
-                ConfigError::new(variable::DATABASE_URL, "not set", right)
-            })
+        Self::read(|name| lookup(name).map(OsString::from))
+    }
+
+    fn read(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Self, ConfigError> {
+        for variable in [variable::JOBS_DB_URL, variable::DATABASE_URL] {
+            if let Some(url) = Found::new(variable, lookup(variable))?.value {
+                return Ok(Self { url, variable });
+            }
+        }
+        let right = format!(
+            "set it, or {}, to postgres://USER:PASSWORD@HOST/DATABASE",
+            variable::JOBS_DB_URL
+        );
+        Err(ConfigError::new(variable::DATABASE_URL, "not set", right))
     }
 
     /// The URL with its secrets. For connecting, not for logs.
@@ -255,17 +250,32 @@ mod tests {
             (
                 "OUTBOX_LEASE_SECS",
                 "-1",
-                "OUTBOX_LEASE_SECS is -1; it takes seconds, from 0 to 86400",
+                "OUTBOX_LEASE_SECS is -1; it takes seconds, from 1 to 86400",
             ),
             (
                 "OUTBOX_LEASE_SECS",
                 "NaN",
-                "OUTBOX_LEASE_SECS is NaN; it takes seconds, from 0 to 86400",
+                "OUTBOX_LEASE_SECS is NaN; it takes seconds, from 1 to 86400",
             ),
             (
                 "OUTBOX_POLL_TIMEOUT_SECS",
                 "0",
-                "OUTBOX_POLL_TIMEOUT_SECS is 0 s; it takes more than 0",
+                "OUTBOX_POLL_TIMEOUT_SECS is 0; it takes seconds, from 0.01 to 86400",
+            ),
+            (
+                "OUTBOX_POLL_TIMEOUT_SECS",
+                "1e-12",
+                "OUTBOX_POLL_TIMEOUT_SECS is 1e-12; it takes seconds, from 0.01 to 86400",
+            ),
+            (
+                "OUTBOX_ERROR_MAX_LEN",
+                "1",
+                "OUTBOX_ERROR_MAX_LEN is 1; it takes a whole number from 64 to 1000000",
+            ),
+            (
+                "OUTBOX_MAX_LOST",
+                "a\nb\u{1b}[2J",
+                "OUTBOX_MAX_LOST is a\\nb\\u{1b}[2J; it takes a whole number from 1 to 1000000",
             ),
             (
                 "OUTBOX_LEASE_SECS",
@@ -276,6 +286,42 @@ mod tests {
 
         for (name, value, message) in refusals {
             assert_eq!(with(name, value).unwrap_err().to_string(), message);
+        }
+    }
+
+    /// What an error says that a variable takes, it takes: its least and its most.
+    #[test]
+    fn the_ends_of_every_range_are_accepted() {
+        for name in [
+            "OUTBOX_BATCH_SIZE",
+            "OUTBOX_CONCURRENCY",
+            "OUTBOX_ERROR_MAX_LEN",
+            "OUTBOX_MAX_ATTEMPTS",
+            "OUTBOX_MAX_LOST",
+            "OUTBOX_POLL_TIMEOUT_SECS",
+            "OUTBOX_SHUTDOWN_GRACE_SECS",
+            "OUTBOX_HANDLER_TIMEOUT_SECS",
+            "OUTBOX_LEASE_SECS",
+        ] {
+            let right = with(name, "no").unwrap_err().right;
+            let ends: Vec<_> = right
+                .split(' ')
+                .filter(|word| word.parse::<f64>().is_ok())
+                .collect();
+            assert_eq!(ends.len(), 2, "{right}");
+            for end in ends {
+                let read = RelaySettings::from_lookup(|asked| match asked {
+                    _ if asked == name => Some(end.to_owned()),
+                    // The two that relate, out of each other's way.
+                    "OUTBOX_LEASE_SECS" => Some("86400".to_owned()),
+                    "OUTBOX_HANDLER_TIMEOUT_SECS" => Some("0.5".to_owned()),
+                    _ => None,
+                });
+                let related = read
+                    .as_ref()
+                    .is_err_and(|error| error.right.starts_with("it has to outlast"));
+                assert!(read.is_ok() || related, "{name}={end}: {read:?}");
+            }
         }
     }
 
@@ -293,5 +339,33 @@ mod tests {
             DatabaseUrl::from_lookup(|_| None).unwrap_err().to_string(),
             "DATABASE_URL is not set; set it, or JOBS_DB_URL, to postgres://USER:PASSWORD@HOST/DATABASE"
         );
+    }
+    #[cfg(unix)]
+    #[test]
+    fn what_is_no_text_is_never_replaced_by_a_default_or_another_database() {
+        use std::os::unix::ffi::OsStringExt;
+
+        let broken = |asked: &str, name: &str| {
+            (asked == name).then(|| OsString::from_vec(b"postgres://secret\xff".to_vec()))
+        };
+        let read = std::cell::RefCell::new(Vec::new());
+        let note = |name: &str| read.borrow_mut().push(name.to_owned());
+        RelaySettings::read(|name| {
+            note(name);
+            None
+        })
+        .unwrap();
+        for name in &read.take() {
+            let refusal = RelaySettings::read(|asked| broken(asked, name)).unwrap_err();
+            assert_eq!((&refusal.setting, refusal.value.as_str()), (name, "not UTF-8"));
+        }
+        for name in ["JOBS_DB_URL", "DATABASE_URL"] {
+            let good = |asked: &str| (asked == "DATABASE_URL").then(|| OsString::from("postgres://other"));
+            let refusal = DatabaseUrl::read(|asked| broken(asked, name).or_else(|| good(asked))).unwrap_err();
+            assert_eq!(
+                (refusal.setting.as_str(), refusal.value.as_str()),
+                (name, "not UTF-8")
+            );
+        }
     }
 }

@@ -337,7 +337,7 @@ impl World {
                 WAIT_MAX,
             ))
             // Crashes are frequent here, and none of them is an event's fault.
-            .max_lost(NonZeroU32::MAX)
+            .max_lost(NonZeroU32::new(1_000_000).unwrap())
     }
 
     async fn stop(&self, relay: usize, handle: outbox_core::RelayHandle) {
