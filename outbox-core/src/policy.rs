@@ -82,7 +82,8 @@ impl RetryPolicy {
         self
     }
 
-    /// What to do after attempt number `attempt` has failed. `jitter` is a random number from 0 up to 1.
+    /// What to do after attempt number `attempt` has failed. `jitter` is a random number from 0 up to 1; what lies outside
+    /// counts as the nearer of both.
     #[must_use]
     pub fn next(&self, attempt: u32, jitter: f64) -> Next {
         if attempt >= self.max_attempts.get() {
@@ -110,7 +111,9 @@ impl RetryPolicy {
                     .min(cap.as_secs_f64())
                     .max(base.as_secs_f64());
                 let span = bound - base.as_secs_f64();
-                base.saturating_add(Duration::from_secs_f64(span * jitter.clamp(0.0, 1.0)))
+                // What is no number counts as 0. Rounded to a float, the longest span is longer than a duration can be.
+                let part = Duration::try_from_secs_f64(span * jitter.max(0.0).clamp(0.0, 1.0));
+                base.saturating_add(part.unwrap_or(Duration::MAX))
                     .min(cap.max(base))
             }
         }
@@ -166,5 +169,30 @@ impl Policy {
     pub fn with_key(mut self, key: KeyPolicy) -> Self {
         self.key = key;
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_wait_and_no_jitter_is_too_much() {
+        let (max, ten) = (NonZeroU32::MAX, Duration::from_secs(10));
+        let policy = RetryPolicy::exponential(max, ten, Duration::MAX);
+        let constant = RetryPolicy::exponential(max, Duration::MAX, Duration::MAX);
+        let wait = |policy: &RetryPolicy, attempt, jitter| match policy.next(attempt, jitter) {
+            Next::Retry(wait) => wait,
+            Next::GiveUp => panic!("{attempt} of {max}"),
+        };
+
+        for attempt in [1, 2, 63, 64, 100, u32::MAX - 1] {
+            for jitter in [0.0, 0.5, 1.0, -1.0, f64::INFINITY, f64::NEG_INFINITY, f64::NAN] {
+                assert!(wait(&policy, attempt, jitter) >= ten, "{attempt} {jitter}");
+                assert_eq!(wait(&constant, attempt, jitter), Duration::MAX);
+            }
+        }
+        assert_eq!(wait(&policy, 100, 1.0), Duration::MAX);
+        assert_eq!(wait(&policy, 100, f64::NAN), ten);
     }
 }
