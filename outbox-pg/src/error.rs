@@ -1,6 +1,6 @@
 //! What an error of the database means for the relay.
 
-use outbox_core::SourceError;
+use outbox_core::{BoxError, SourceError};
 
 /// What a server said, without what may quote data.
 #[derive(Debug, thiserror::Error)]
@@ -23,10 +23,32 @@ const SETUP_CLASSES: [&str; 5] = ["25", "28", "3D", "3F", "42"];
 /// Classes that are about the values of the statement: data, and integrity.
 const VALUE_CLASSES: [&str; 2] = ["22", "23"];
 
+/// There is no connection.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot connect to {address}")]
+struct Unreachable {
+    address: String,
+    source: BoxError,
+}
+
+/// Makes an error of one kind.
+type Kind = fn(&'static str, BoxError) -> SourceError;
+
 /// Sorts an error into what waiting can cure and what it cannot.
 pub(crate) fn source_error(operation: &'static str, error: sqlx::Error) -> SourceError {
+    let (kind, cause) = sorted(error);
+    kind(operation, cause)
+}
+
+/// As [`source_error`], for a connection that could not be made, with where to.
+pub(crate) fn connect_error(operation: &'static str, address: String, error: sqlx::Error) -> SourceError {
+    let (kind, source) = sorted(error);
+    kind(operation, Unreachable { address, source }.into())
+}
+
+fn sorted(error: sqlx::Error) -> (Kind, BoxError) {
     let sqlx::Error::Database(server) = &error else {
-        return SourceError::unavailable(operation, error);
+        return (SourceError::unavailable, error.into());
     };
     let code = server.code().unwrap_or_default().into_owned();
     let class = code.get(..2).unwrap_or_default();
@@ -34,10 +56,10 @@ pub(crate) fn source_error(operation: &'static str, error: sqlx::Error) -> Sourc
         true => server.message().to_owned(),
         false => "the server refused the statement".to_owned(),
     };
-    let kind = match class {
+    let kind: Kind = match class {
         _ if SETUP_CLASSES.contains(&class) => SourceError::misconfigured,
         _ if VALUE_CLASSES.contains(&class) => SourceError::refused,
         _ => SourceError::unavailable,
     };
-    kind(operation, ServerError { code, message })
+    (kind, ServerError { code, message }.into())
 }

@@ -13,6 +13,7 @@ use super::PgSource;
 use super::claim::Claim;
 use super::listener::{Ears, Hearing, Listener};
 use super::mark::{Flow, Marker};
+use super::reach::reach;
 use super::session::Sessions;
 use super::settle::Settle;
 use crate::error::source_error;
@@ -154,6 +155,9 @@ impl PgSourceBuilder {
 
     /// Connects, checks what the relay needs, and starts listening.
     ///
+    /// A server that cannot be reached is an error at once. One that is just starting, or has no connection left, is
+    /// waited for as long as [`deadline`](Self::deadline) says.
+    ///
     /// # Errors
     /// [`StartError`] says what is missing. That nothing can listen is no error: the source polls then, and says so.
     ///
@@ -169,7 +173,7 @@ impl PgSourceBuilder {
             deadline: self.deadline,
             pooler: self.pooler,
         };
-        let (channel, lock) = self.preflight(&pool).await?;
+        let (channel, lock) = self.preflight().await?;
         let hearing = if self.poll_only {
             Hearing::PollOnly
         } else {
@@ -230,15 +234,6 @@ impl PgSourceBuilder {
     /// connection shows itself, and the operation is tried again.
     fn pool(&self) -> PgPool {
         let pooler = self.pooler;
-        let options = match pooler {
-            // Poolers refuse start-up parameters that they do not know.
-            true => self
-                .options
-                .clone()
-                .statement_cache_capacity(0)
-                .extra_float_digits(None),
-            false => self.options.clone().application_name("outbox-relay"),
-        };
         PgPoolOptions::new()
             .max_connections(4)
             .min_connections(0)
@@ -254,28 +249,37 @@ impl PgSourceBuilder {
                     Ok(())
                 })
             })
-            .connect_lazy_with(options)
+            .connect_lazy_with(self.session_options())
+    }
+
+    fn session_options(&self) -> PgConnectOptions {
+        let options = self.options.clone();
+        match self.pooler {
+            // Poolers refuse start-up parameters that they do not know.
+            true => options.statement_cache_capacity(0).extra_float_digits(None),
+            false => options.application_name("outbox-relay"),
+        }
     }
 
     /// Refuses what cannot work, and reads the channel and the number of the sleeper's lock.
-    async fn preflight(&self, pool: &PgPool) -> Result<(String, i64), StartError> {
+    async fn preflight(&self) -> Result<(String, i64), StartError> {
         let failed = |error| StartError::Source(source_error("start", error));
-        let mut connection = pool.acquire().await.map_err(failed)?;
-        connection.ping().await.map_err(failed)?;
+        let mut connection = reach(&self.session_options(), self.deadline).await?;
         // Behind a pooler, what is prepared is known to the same session only, and that is kept for a transaction.
         if self.pooler {
             sqlx::raw_sql("BEGIN READ ONLY")
-                .execute(&mut *connection)
+                .execute(&mut connection)
                 .await
                 .map_err(failed)?;
         }
         let preflight = self.look(&mut connection).await?;
         if self.pooler {
             sqlx::raw_sql("COMMIT")
-                .execute(&mut *connection)
+                .execute(&mut connection)
                 .await
                 .map_err(failed)?;
         }
+        connection.close().await.map_err(failed)?;
         Ok(preflight)
     }
 

@@ -4,6 +4,7 @@ mod builder;
 mod claim;
 mod listener;
 mod mark;
+mod reach;
 mod session;
 mod settle;
 

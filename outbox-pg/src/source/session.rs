@@ -92,4 +92,4 @@ impl Drop for Session {
 /// The server did not answer in time.
 #[derive(Debug, thiserror::Error)]
 #[error("no answer within {0:?}")]
-struct Slow(Duration);
+pub(super) struct Slow(pub(super) Duration);
