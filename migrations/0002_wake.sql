@@ -5,6 +5,7 @@
 -- transaction ends, and while it is held no relay can fall asleep: the relay still polls when the event commits.
 --
 -- `outbox.wake` chooses, per transaction, role or database: handshake (default), always, never.
+-- Any other value counts as handshake, with a warning: an error would end the transaction of a publisher that did its part.
 -- NOTIFY and PREPARE TRANSACTION exclude each other: two-phase publishers set never.
 -- SECURITY DEFINER: a publisher needs no right but INSERT, however the functions called here are restricted.
 CREATE FUNCTION "outbox"."outbox_wake"() RETURNS trigger
@@ -12,6 +13,10 @@ CREATE FUNCTION "outbox"."outbox_wake"() RETURNS trigger
 DECLARE
     v_mode text := coalesce(nullif(current_setting('outbox.wake', true), ''), 'handshake');
 BEGIN
+    IF v_mode NOT IN ('handshake', 'always', 'never') THEN
+        RAISE WARNING 'outbox.wake is %; it takes handshake, always or never, and counts as handshake',
+            quote_literal(left(v_mode, 40)) USING ERRCODE = 'invalid_parameter_value';
+    END IF;
     IF v_mode = 'always'
         OR (v_mode <> 'never' AND NOT pg_try_advisory_xact_lock_shared("outbox"."outbox_lock_number"(2)))
     THEN

@@ -74,7 +74,7 @@ CREATE FUNCTION "outbox"."outbox_publish"(
     RETURNS boolean LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 DECLARE
-    v_limit bigint := coalesce(nullif(current_setting('outbox.payload_bytes_max', true), ''), '1048576');
+    v_limit text := coalesce(nullif(btrim(current_setting('outbox.payload_bytes_max', true)), ''), '1048576');
     v_session text := coalesce(current_setting('app.current_tenant', true), '');
     v_tenant text := coalesce(tenant_id, v_session);
     v_due timestamptz := coalesce(deliver_at, clock_timestamp() + delay);
@@ -87,7 +87,10 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value';
     ELSIF NOT isfinite(v_due) THEN
         RAISE EXCEPTION 'event % would never become due', event_type USING ERRCODE = 'invalid_parameter_value';
-    ELSIF octet_length(payload::text) > v_limit THEN
+    ELSIF v_limit !~ '^[1-9][0-9]{0,17}$' THEN
+        RAISE EXCEPTION 'outbox.payload_bytes_max is %; it takes a whole number of bytes from 1', quote_literal(left(v_limit, 40))
+            USING ERRCODE = 'invalid_parameter_value';
+    ELSIF octet_length(payload::text) > v_limit::bigint THEN
         RAISE EXCEPTION 'event % has a payload of % bytes; at most % are accepted', event_type,
             octet_length(payload::text), v_limit USING ERRCODE = 'invalid_parameter_value';
     END IF;

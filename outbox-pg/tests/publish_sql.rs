@@ -4,6 +4,9 @@
 
 mod support;
 
+use std::io::Write;
+use std::sync::{Arc, Mutex};
+
 use outbox_core::{Outcome, Source};
 use sqlx::{Acquire, AssertSqlSafe, Row};
 use support::{World, claim, outcome};
@@ -258,4 +261,75 @@ async fn a_plain_insert_is_enough() {
         claimed[0].envelope.as_ref().unwrap().event_type.as_str(),
         "OrderPlaced"
     );
+}
+
+#[tokio::test]
+async fn a_limit_of_bytes_that_is_no_number_is_named() {
+    let world = World::new().await;
+    let mut connection = world.pool().acquire().await.unwrap();
+    for (limit, shown) in [("abc", "'abc'"), ("0", "'0'"), ("-1", "'-1'"), ("1e6", "'1e6'")] {
+        let mut tx = connection.begin().await.unwrap();
+        sqlx::query("SELECT set_config('outbox.payload_bytes_max', $1, true)")
+            .bind(limit)
+            .execute(&mut *tx)
+            .await
+            .unwrap();
+        let publish = sqlx::query("SELECT outbox.outbox_publish('X', '1')");
+        let error = publish.execute(&mut *tx).await.unwrap_err();
+        assert_eq!(
+            error.into_database_error().unwrap().message(),
+            format!("outbox.payload_bytes_max is {shown}; it takes a whole number of bytes from 1")
+        );
+        tx.rollback().await.unwrap();
+    }
+    let roomy = "SET outbox.payload_bytes_max = ' 2000000 '; SELECT outbox.outbox_publish('X', to_json(repeat('x', 1048577)))";
+    sqlx::raw_sql(roomy).execute(&mut *connection).await.unwrap();
+    assert_eq!(world.count("true").await, 1);
+}
+
+/// What the server said meanwhile, as sqlx passes it on.
+#[derive(Clone, Default)]
+struct Said(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Said {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn an_unknown_way_to_wake_is_warned_of_and_the_event_is_published() {
+    let world = World::new().await;
+    let mut connection = world.pool().acquire().await.unwrap();
+    let said = Said::default();
+    let writer = said.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_writer(move || writer.clone());
+    let _listening = tracing::subscriber::set_default(subscriber.finish());
+    let warning = "it takes handshake, always or never, and counts as handshake";
+    let warned = || {
+        let bytes = std::mem::take(&mut *said.0.lock().unwrap());
+        String::from_utf8(bytes).unwrap().contains(warning)
+    };
+
+    for (mode, expected) in [
+        ("", false),
+        ("handshake", false),
+        ("always", false),
+        ("nver", true),
+        ("never", false),
+    ] {
+        sqlx::query("SELECT set_config('outbox.wake', $1, false), outbox.outbox_publish('X', '1')")
+            .bind(mode)
+            .execute(&mut *connection)
+            .await
+            .unwrap();
+        assert_eq!(warned(), expected, "{mode}");
+    }
+    assert_eq!(world.count("true").await, 5);
 }
