@@ -23,6 +23,9 @@ written AS (
                 $9::bigint[], $10::bigint[]) WITH ORDINALITY
             AS event (id, event_type, aggregate_type, aggregate_id, ordering_key, tenant_id, payload, headers, due_at, delay, place)
         CROSS JOIN before
+        -- Nothing at all where some would inherit a tenant that no event can have.
+        WHERE before.tenant_id = '' OR array_position($6, NULL) IS NULL OR (octet_length(before.tenant_id) <= 200
+            AND before.tenant_id !~ '[\u0001-\u001f\u007f-\u009f]')
         ORDER BY place) AS sorted
     ON CONFLICT DO NOTHING
     RETURNING 1)

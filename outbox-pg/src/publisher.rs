@@ -116,7 +116,8 @@ impl PgPublisher {
     /// An event whose id is known in its tenant is not written again, and [`Published::known`] says so.
     ///
     /// # Errors
-    /// [`PublishError::Invalid`] before anything is sent: the transaction goes on as if nothing had been asked.
+    /// [`PublishError::Invalid`] before anything is written: the transaction goes on as if nothing had been asked. That
+    /// includes an inherited tenant that no event can have.
     /// [`PublishError::Store`] when the statement failed: the transaction has to be rolled back.
     ///
     /// # Cancel safety
@@ -147,9 +148,12 @@ impl PgPublisher {
             .bind(headers)
             .bind(at)
             .bind(after)
-            .execute(connection)
+            .execute(&mut *connection)
             .await
-            .map_err(|error| PublishError::Store(error.into()))?;
+            .map_err(store)?;
+        if done.rows_affected() == 0 {
+            check_inherited(connection).await?;
+        }
         Ok(Published::of(done.rows_affected(), 1))
     }
 
@@ -177,9 +181,12 @@ impl PgPublisher {
         }
         let done = columns
             .bind(&self.many)
-            .execute(connection)
+            .execute(&mut *connection)
             .await
-            .map_err(|error| PublishError::Store(error.into()))?;
+            .map_err(store)?;
+        if done.rows_affected() == 0 {
+            check_inherited(connection).await?;
+        }
         Ok(Published::of(done.rows_affected(), all))
     }
 
@@ -204,16 +211,34 @@ impl PgPublisher {
         connection: &mut PgConnection,
         columns: Columns,
     ) -> Result<Published, PublishError> {
-        let store = |error: sqlx::Error| PublishError::Store(error.into());
         let all = columns.ids.len() as u64;
+        let inherits = columns.tenant_ids.iter().any(Option::is_none);
         let query = columns.bind(&self.many_as);
         let written: i64 = query
-            .fetch_one(connection)
+            .fetch_one(&mut *connection)
             .await
             .and_then(|row| row.try_get(0))
             .map_err(store)?;
+        if written == 0 && inherits {
+            check_inherited(connection).await?;
+        }
         Ok(Published::of(u64::try_from(written).unwrap_or(0), all))
     }
+}
+
+fn store(error: sqlx::Error) -> PublishError {
+    PublishError::Store(error.into())
+}
+
+/// Why nothing was written, unless all was known: the transaction's tenant is none that an event can have.
+async fn check_inherited(connection: &mut PgConnection) -> Result<(), PublishError> {
+    let tenant: Option<String> = sqlx::query_scalar("SELECT current_setting('app.current_tenant', true)")
+        .persistent(false)
+        .fetch_one(connection)
+        .await
+        .map_err(store)?;
+    TenantId::new(tenant.unwrap_or_default()).map_err(InvalidEvent::from)?;
+    Ok(())
 }
 
 /// Events as lists that run side by side, for one statement.

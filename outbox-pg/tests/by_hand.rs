@@ -4,6 +4,7 @@
 
 mod support;
 
+use outbox_core::{PublishError, TenantId};
 use outbox_dev::TestDatabase;
 use outbox_pg::admin::PgAdmin;
 use outbox_pg::{MigrateError, Names, check_version, migrate, migration_sql};
@@ -59,6 +60,41 @@ async fn a_null_among_the_done_parts_harms_its_event_alone() {
     let admin = PgAdmin::new(world.pool().clone(), &Names::default());
     let shown = admin.show(broken).await.unwrap();
     assert_eq!(shown[0].done_parts, ["a"]);
+}
+
+#[tokio::test]
+async fn an_inherited_tenant_that_no_event_can_have_is_refused_and_costs_no_transaction() {
+    let world = World::new().await;
+    let of = |tenant: &str| event("1").with_tenant(TenantId::new(tenant).unwrap());
+
+    for tenant in ["a".repeat(201), "a\nb".to_owned(), "\u{85}".to_owned()] {
+        let mut tx = world.pool().begin().await.unwrap();
+        let set = "SELECT set_config('app.current_tenant', $1, true)";
+        sqlx::query(set).bind(&tenant).execute(&mut *tx).await.unwrap();
+
+        let one = world.publisher.publish(&mut tx, event("1")).await;
+        let many = world
+            .publisher
+            .publish_all(&mut tx, [event("1"), event("2")])
+            .await;
+        let mixed = world.publisher.publish_all(&mut tx, [event("1"), of("b")]).await;
+        for refused in [one, many, mixed] {
+            assert!(matches!(refused, Err(PublishError::Invalid(_))), "{refused:?}");
+        }
+        // One with a tenant of its own inherits nothing, and the transaction goes on.
+        world.publisher.publish(&mut tx, of("c")).await.unwrap();
+
+        // Statements for other drivers have no other way to say it than to fail.
+        let statement = world.publisher.statement(event("1")).unwrap();
+        let mut query = sqlx::query(AssertSqlSafe(statement.sql().to_owned()));
+        for parameter in statement.parameters() {
+            query = query.bind(parameter.clone());
+        }
+        let error = query.execute(&mut *tx).await.unwrap_err();
+        assert!(error.to_string().contains("tenant id"), "{error}");
+        tx.rollback().await.unwrap();
+    }
+    assert_eq!(world.count("true").await, 0);
 }
 
 async fn unversioned(connection: &mut PgConnection) {

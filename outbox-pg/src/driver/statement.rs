@@ -14,7 +14,7 @@ use crate::publisher::{due, headers_json};
 /// whether the event is new: 0 means that its id was there already. It needs no right but to insert.
 ///
 /// Where tenants are isolated the transaction has to have the event's tenant in `app.current_tenant`; an event without a
-/// tenant of its own inherits that one.
+/// tenant of its own inherits that one. If no event can have it, the statement fails.
 #[derive(Clone)]
 pub struct PublishStatement {
     sql: Arc<str>,
