@@ -22,12 +22,12 @@
 //! to its own tables only, and publishes in the transaction that does so. Handlers may see an event twice, and
 //! are written for it.
 
-use std::{env, error::Error, num::NonZeroU32, sync::Arc, time::Duration};
+use std::{error::Error, num::NonZeroU32, sync::Arc, time::Duration};
 
 use axum::{Router, http::StatusCode, middleware};
 use outbox::{
     Context, HandlerError, Names, PgPublisher, PgSource, Registry, Relay, RelayHandle, RetryPolicy,
-    TraceLinks, migrate, stamp,
+    TraceLinks, migrate, stamp, variable,
 };
 use outbox_dev::TestDatabase;
 use sqlx::{PgPool, postgres::PgConnectOptions};
@@ -58,9 +58,9 @@ impl Shop {
 async fn main() -> Result<(), Box<dyn Error>> {
     let traces = traces::start()?;
     // For this run alone, unless it is told of another.
-    let (url, _temporary) = match env::var("SHOP_DATABASE_URL") {
-        Ok(url) => (url, None),
-        Err(_) => {
+    let (url, _temporary) = match variable::read("SHOP_DATABASE_URL")? {
+        Some(url) => (url, None),
+        None => {
             let database = TestDatabase::create().await?;
             (database.url().to_owned(), Some(database))
         }
@@ -76,8 +76,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let shop = Shop { pool, publisher };
 
     // The relay runs in this process. It may run in another: no module would notice.
-    let relay = match env::var("SHOP_RELAY").as_deref() {
-        Ok("off") => None,
+    let relay = match variable::read("SHOP_RELAY")?.as_deref() {
+        Some("off") => None,
         _ => Some(relay(options, shop.clone()).await?),
     };
     let routes = Router::new()
@@ -85,7 +85,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .merge(mail::routes())
         .with_state(shop)
         .layer(middleware::from_fn(traces::request));
-    let port = env::var("PORT").unwrap_or_else(|_| "3000".to_owned());
+    let port = variable::read("PORT")?.unwrap_or_else(|| "3000".to_owned());
     let listener = TcpListener::bind(format!("127.0.0.1:{port}")).await?;
     println!("the shop is open at http://{}", listener.local_addr()?);
     axum::serve(listener, routes)

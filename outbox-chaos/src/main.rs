@@ -8,7 +8,7 @@ use std::io::{BufRead, Read, stdin};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use outbox::BoxError;
+use outbox::{BoxError, variable};
 use outbox_chaos::{RunConfig, publish, relay, run};
 use serde::de::DeserializeOwned;
 use tokio::signal::unix::{SignalKind, signal};
@@ -63,11 +63,11 @@ async fn run_publisher() -> Result<(), BoxError> {
 
 /// A number from the environment, or another.
 fn setting(name: &str, otherwise: u64) -> Result<u64, BoxError> {
-    match std::env::var(name) {
-        Ok(text) => text
+    match variable::read(name)? {
+        Some(text) => text
             .parse()
             .map_err(|_| format!("{name} is {text:?}; it takes a whole number").into()),
-        Err(_) => Ok(otherwise),
+        None => Ok(otherwise),
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use outbox::admin::PgAdmin;
-use outbox::variable::{DATABASE_URL, JOBS_DB_URL};
+use outbox::variable::{self, DATABASE_URL, JOBS_DB_URL};
 use outbox::{Names, Rights};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{Connection, PgConnection, PgPool};
@@ -37,16 +37,7 @@ impl Target {
         };
         let (from, url) = match &self.url_file {
             Some(path) => (path.display().to_string(), read(path)?),
-            None => variables
-                .iter()
-                .find_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?)))
-                .filter(|(_, url)| !url.trim().is_empty())
-                .ok_or_else(|| {
-                    CliError::Usage(format!(
-                        "no database: set {} to postgres://USER:PASSWORD@HOST/DATABASE, or give --url-file",
-                        variables.join(" or ")
-                    ))
-                })?,
+            None => first_set(&variables)?,
         };
         // The parser's own message could quote the URL.
         let options: PgConnectOptions = url.trim().parse().map_err(|_| {
@@ -108,15 +99,29 @@ async fn check(connection: &mut PgConnection, names: &Names) -> Result<(), CliEr
     Ok(())
 }
 
+/// The first variable that has a value. One whose value is no text is an error: the next may be another database.
+fn first_set(variables: &[&str]) -> Result<(String, String), CliError> {
+    for name in variables {
+        if let Some(url) = variable::read(name)? {
+            return Ok(((*name).to_owned(), url));
+        }
+    }
+    Err(CliError::Usage(format!(
+        "no database: set {} to postgres://USER:PASSWORD@HOST/DATABASE, or give --url-file",
+        variables.join(" or ")
+    )))
+}
+
 fn read(path: &Path) -> Result<String, CliError> {
     std::fs::read_to_string(path)
         .map_err(|error| CliError::Usage(format!("cannot read {}: {error}", path.display())))
 }
 
-/// Who sits at the keyboard, as far as the system says.
+/// Who sits at the keyboard, as far as the system says. A name that is no text is better recorded in part than not at all.
 fn user() -> String {
     ["USER", "LOGNAME"]
         .iter()
-        .find_map(|name| std::env::var(name).ok())
+        .find_map(std::env::var_os)
+        .map(|name| name.to_string_lossy().into_owned())
         .unwrap_or_default()
 }

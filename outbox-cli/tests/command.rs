@@ -48,6 +48,30 @@ async fn an_unreachable_database_is_said_at_once_and_without_the_url() {
     assert!(!said.contains(PASSWORD), "{said}");
 }
 
+#[cfg(unix)]
+#[tokio::test]
+async fn a_variable_that_is_no_text_is_named_and_never_replaced_by_another() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
+    let broken = [b"postgres://ada:", PASSWORD.as_bytes(), b"@\xff"].concat();
+    for name in ["JOBS_DB_URL", "OUTBOX_SCHEMA", "OUTBOX_TABLE", "OUTBOX_ACTOR"] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_outbox"));
+        let output = command
+            .arg("status")
+            .env("DATABASE_URL", "postgres://ada@127.0.0.1:1/none")
+            .env(name, OsStr::from_bytes(&broken))
+            .output()
+            .await
+            .unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(&format!("{name} is not UTF-8")), "{said}");
+        assert!(!said.contains(PASSWORD), "{said}");
+    }
+}
+
 #[tokio::test]
 async fn the_url_may_come_from_a_file_but_a_bad_one_is_not_quoted() {
     let world = World::new().await;

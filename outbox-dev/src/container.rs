@@ -148,7 +148,8 @@ async fn is_running(docker: &Docker, name: &str) -> Result<bool, testcontainers:
 
 /// Loopback only, unless the engine is on another machine.
 pub(crate) fn publish(config: &mut HostConfig, inside: u16, port: u16) {
-    let remote = env::var("DOCKER_HOST").is_ok_and(|host| !host.starts_with("unix:"));
+    let remote =
+        env::var_os("DOCKER_HOST").is_some_and(|host| !host.as_encoded_bytes().starts_with(b"unix:"));
     let host_ip = (!remote).then(|| "127.0.0.1".to_owned());
     let binding = PortBinding {
         host_ip,

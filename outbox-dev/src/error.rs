@@ -22,6 +22,9 @@ pub enum DevError {
     /// `OUTBOX_DEV_DOCKER_NETWORK` names no network.
     #[error("OUTBOX_DEV_DOCKER_NETWORK is {0:?}; it must be one of: bridge, host")]
     UnknownNetwork(String),
+    /// A variable's value is no text. It is not shown: it may be a URL with a password.
+    #[error("{0} is not UTF-8; it takes text in UTF-8, or is left unset")]
+    NotText(String),
     /// The server was given by URL, so it is not ours to stop.
     #[error("a server given by URL is not stopped or restarted; use DevPostgres::start_own")]
     NotOurs,

@@ -11,12 +11,11 @@
 mod container;
 mod script;
 
-use std::env;
-
 use container::Container;
 use script::Script;
 
 use crate::error::{DevError, with_causes};
+use crate::way::variable;
 
 /// A Kafka cluster of one node. One of our own ends with this handle, or with the process if that is killed.
 #[derive(Debug)]
@@ -77,8 +76,8 @@ impl DevKafka {
     /// # Cancel safety
     /// What was started ends with the process.
     pub async fn start() -> Result<Self, DevError> {
-        match (forced().as_deref(), env::var("OUTBOX_KAFKA_BOOTSTRAP")) {
-            (None | Some("address"), Ok(bootstrap)) if !bootstrap.is_empty() => Ok(Self {
+        match (forced()?.as_deref(), variable("OUTBOX_KAFKA_BOOTSTRAP")?) {
+            (None | Some("address"), Some(bootstrap)) => Ok(Self {
                 bootstrap,
                 backing: Backing::Address,
             }),
@@ -98,7 +97,7 @@ impl DevKafka {
     /// # Cancel safety
     /// What was started ends with the process.
     pub async fn start_own() -> Result<Self, DevError> {
-        let docker = match forced().as_deref() {
+        let docker = match forced()?.as_deref() {
             None | Some("address") => match Container::start().await {
                 Ok(container) => return Ok(Self::in_container(container)),
                 Err(error) => with_causes(&error),
@@ -180,6 +179,6 @@ impl DevKafka {
     }
 }
 
-fn forced() -> Option<String> {
-    env::var("OUTBOX_DEV_KAFKA").ok().filter(|way| !way.is_empty())
+fn forced() -> Result<Option<String>, DevError> {
+    variable("OUTBOX_DEV_KAFKA")
 }

@@ -1,5 +1,6 @@
 //! Which ways to a server there are, and what the environment says about them.
 
+use std::ffi::OsString;
 use std::{env, fmt, path::PathBuf, str::FromStr};
 
 use crate::error::DevError;
@@ -74,19 +75,19 @@ pub(crate) struct Settings {
 
 impl Settings {
     pub(crate) fn from_env() -> Result<Self, DevError> {
-        Self::from_lookup(|name| env::var(name).ok())
+        Self::from_lookup(|name| env::var_os(name))
     }
 
-    /// An empty value counts as unset.
-    fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, DevError> {
-        let get = |name| lookup(name).filter(|value| !value.is_empty());
+    fn from_lookup(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Self, DevError> {
+        let get = |name| text(name, lookup(name));
+        let path = |name| lookup(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         Ok(Self {
-            forced: get("OUTBOX_DEV_POSTGRES").map(|text| text.parse()).transpose()?,
-            url: get("DATABASE_URL"),
-            image: get("OUTBOX_POSTGRES_IMAGE").unwrap_or_else(|| DEFAULT_IMAGE.to_owned()),
-            network: get("OUTBOX_DEV_DOCKER_NETWORK").map_or(Ok(Network::Bridge), |text| text.parse())?,
-            bin: get("OUTBOX_POSTGRES_BIN").map(PathBuf::from),
-            keep: get("OUTBOX_DEV_KEEP").is_some(),
+            forced: get("OUTBOX_DEV_POSTGRES")?.map(|text| text.parse()).transpose()?,
+            url: get("DATABASE_URL")?,
+            image: get("OUTBOX_POSTGRES_IMAGE")?.unwrap_or_else(|| DEFAULT_IMAGE.to_owned()),
+            network: get("OUTBOX_DEV_DOCKER_NETWORK")?.map_or(Ok(Network::Bridge), |text| text.parse())?,
+            bin: path("OUTBOX_POSTGRES_BIN"),
+            keep: get("OUTBOX_DEV_KEEP")?.is_some(),
         })
     }
 
@@ -107,6 +108,18 @@ impl Settings {
     }
 }
 
+/// What the environment says under a name.
+pub(crate) fn variable(name: &str) -> Result<Option<String>, DevError> {
+    text(name, env::var_os(name))
+}
+
+/// An empty value counts as unset. What is no text does not: the default would be another server.
+fn text(name: &str, value: Option<OsString>) -> Result<Option<String>, DevError> {
+    let value = value.map(OsString::into_string).transpose();
+    let value = value.map_err(|_| DevError::NotText(name.to_owned()))?;
+    Ok(value.filter(|value| !value.is_empty()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -115,7 +128,7 @@ mod tests {
         Settings::from_lookup(|name| {
             set.iter()
                 .find(|(key, _)| *key == name)
-                .map(|(_, value)| (*value).to_owned())
+                .map(|(_, value)| OsString::from(value))
         })
     }
 
@@ -168,5 +181,25 @@ mod tests {
 
         assert_eq!(settings.url, None);
         assert_eq!(settings.forced, None);
+    }
+    #[cfg(unix)]
+    #[test]
+    fn what_is_no_text_is_refused_by_name_and_not_shown() {
+        use std::os::unix::ffi::OsStringExt;
+
+        for name in [
+            "OUTBOX_DEV_POSTGRES",
+            "DATABASE_URL",
+            "OUTBOX_POSTGRES_IMAGE",
+            "OUTBOX_DEV_DOCKER_NETWORK",
+        ] {
+            let broken = |asked: &str| (asked == name).then(|| OsString::from_vec(b"secret\xff".to_vec()));
+            let message = Settings::from_lookup(broken).unwrap_err().to_string();
+
+            assert_eq!(
+                message,
+                format!("{name} is not UTF-8; it takes text in UTF-8, or is left unset")
+            );
+        }
     }
 }

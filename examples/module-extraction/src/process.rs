@@ -1,9 +1,8 @@
 //! What the three programs have in common beside the modules: where things are, and when to end.
 
-use std::env;
 use std::error::Error;
 
-use outbox::{Names, migrate};
+use outbox::{Names, migrate, variable};
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 use tokio::signal::unix::{SignalKind, signal};
@@ -14,9 +13,9 @@ pub type Failed = Box<dyn Error + Send + Sync>;
 /// The value of an environment variable that has to be set.
 ///
 /// # Errors
-/// When it is not.
+/// When it is not, or is no text.
 pub fn setting(name: &str) -> Result<String, Failed> {
-    env::var(name).map_err(|_| format!("{name} is not set").into())
+    variable::read(name)?.ok_or_else(|| format!("{name} is not set").into())
 }
 
 /// The database of this program, with the outbox's tables and these.

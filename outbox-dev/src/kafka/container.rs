@@ -1,6 +1,5 @@
 //! A broker in a container.
 
-use std::env;
 use std::path::Path;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -15,7 +14,7 @@ use crate::container::{REMOVE_AT_END, publish, split_image};
 use crate::error::DevError;
 use crate::postgres::free_port;
 use crate::supervisor::Supervisor;
-use crate::way::{Network, Settings};
+use crate::way::{Network, Settings, variable};
 
 const DEFAULT_IMAGE: &str = "apache/kafka:4.1.0";
 /// Generous: the image may have to be pulled first.
@@ -34,10 +33,7 @@ impl Container {
     pub(super) async fn start() -> Result<Self, DevError> {
         let failed = |error| DevError::control("start a Kafka container", error);
         let settings = Settings::from_env()?;
-        let image = env::var("OUTBOX_KAFKA_IMAGE")
-            .ok()
-            .filter(|image| !image.is_empty());
-        let image = image.unwrap_or_else(|| DEFAULT_IMAGE.to_owned());
+        let image = variable("OUTBOX_KAFKA_IMAGE")?.unwrap_or_else(|| DEFAULT_IMAGE.to_owned());
         let (name, tag) = split_image(&image);
         // Fixed, because clients are told it, and one that Docker picks is another one after a restart.
         let port = free_port().map_err(|error| DevError::control("find a free port", error))?;
