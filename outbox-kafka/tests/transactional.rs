@@ -12,7 +12,7 @@ use outbox_dev::{DevKafka, KafkaStop};
 use outbox_kafka::{
     DispatcherOptions, KafkaSettings, RecordMapping, TopicName, TopicRule, TransactionalDispatcher,
 };
-use support::cluster::{create_topic, log, unique};
+use support::cluster::{create_topic, delete_topic, log, unique};
 use support::event::{envelope, envelope_of_size, events, id};
 use support::relay::{Pace, relay};
 use support::table::Table;
@@ -93,6 +93,38 @@ async fn a_run_that_is_longer_than_the_clients_queue_takes_several_transactions(
     }
     let expected: Vec<_> = [id(0, 0)].into_iter().chain((0..25).map(|n| id(1, n))).collect();
     assert_eq!(log(bootstrap, &topic).await, [expected]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_topic_deleted_under_way_costs_its_own_events_an_attempt_and_no_others() {
+    let bootstrap = shared().await.bootstrap();
+    let (fine, gone) = (unique("fine"), unique("gone"));
+    create_topic(bootstrap, &fine, 1, &[]).await;
+    create_topic(bootstrap, &gone, 1, &[]).await;
+    let names = [fine.clone(), gone.clone()];
+    let rule = TopicRule::by(move |envelope| {
+        let key = envelope.ordering_key.as_ref().map_or("0", |key| key.as_str());
+        names[usize::from(key != "0")].clone()
+    });
+    let settings = KafkaSettings::new(bootstrap);
+    let options = DispatcherOptions::default();
+    let dispatcher =
+        TransactionalDispatcher::new(&settings, RecordMapping::new(rule), options, &fine).unwrap();
+    until_delivered(&dispatcher, id(0, 0)).await;
+    until_delivered(&dispatcher, id(1, 0)).await;
+    delete_topic(bootstrap, &gone).await;
+
+    for n in 1..4 {
+        let (charged, good) = (delivery(envelope(id(1, n))), delivery(envelope(id(0, n))));
+        let (charged, good) = tokio::join!(dispatcher.dispatch(&charged), dispatcher.dispatch(&good));
+
+        let charged = charged.unwrap_err();
+        assert_eq!(charged.kind, FailureKind::Retry, "{charged:?}");
+        assert!(charged.error.to_string().contains(&gone), "{charged:?}");
+        assert_eq!(good.unwrap(), Delivered::Handled);
+    }
+    let expected: Vec<_> = (0..4).map(|n| id(0, n)).collect();
+    assert_eq!(log(bootstrap, &fine).await, [expected]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

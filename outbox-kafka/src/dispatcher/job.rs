@@ -1,11 +1,16 @@
 //! One run of records on its way, and what is answered.
 
+use std::time::Duration;
+
 use outbox_core::{BoxError, Delivered, Delivery, Failure, FailureKind, RunResult};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::OutgoingRecord;
+
+/// A delivery of more than this, or of a quarter of its time, is slow.
+const SLOW_AFTER: Duration = Duration::from_secs(2);
 
 /// Tells jobs apart; later jobs have greater numbers.
 pub(super) type JobId = u64;
@@ -38,6 +43,12 @@ pub(super) struct Request {
 }
 
 impl Request {
+    /// Whether it has waited for so long, of so much that it may take, that its topic may be the reason.
+    pub(super) fn is_slow(&self, timeout: Duration, now: Instant) -> bool {
+        let usual = (timeout / 4).min(SLOW_AFTER);
+        self.deadline.saturating_duration_since(now) + usual <= timeout
+    }
+
     /// Whether nobody waits for the answer any more.
     pub(super) fn is_called_off(&self) -> bool {
         self.reply.is_closed() || self.cancelled.is_cancelled()
@@ -62,4 +73,12 @@ pub(super) fn outage(error: impl Into<BoxError>) -> Failure {
 
 pub(super) fn called_off() -> Failure {
     Failure::new(FailureKind::NotTried, "the delivery was called off")
+}
+
+/// What is charged to an event whose time is up: nothing, unless its own topic is in trouble.
+pub(super) fn late(trouble: Option<&str>, otherwise: &str) -> Failure {
+    match trouble {
+        Some(why) => Failure::new(FailureKind::Retry, why),
+        None => outage(otherwise),
+    }
 }

@@ -19,6 +19,7 @@ use super::job::{JobId, Request};
 use super::pipeline::{LaneId, Pipeline, Ticket};
 use super::topics::Topics;
 use super::verdict::{Fault, fault};
+use crate::TopicName;
 use crate::client_log::ClientLog;
 
 /// How often deadlines and cancellations are looked at.
@@ -36,6 +37,12 @@ struct Hand {
     request: Request,
     lanes: Arc<[LaneId]>,
     partitions: Vec<i32>,
+}
+
+impl Hand {
+    fn topic(&self, index: usize) -> Option<&TopicName> {
+        self.request.records.get(index).map(|record| &record.topic)
+    }
 }
 
 /// What the producer is used for at present.
@@ -254,12 +261,9 @@ impl Sender {
 
     /// The topic of a record is not what we take it for.
     fn forget_topic(&mut self, ticket: Ticket) {
-        let record = self
-            .hands
-            .get(&ticket.job)
-            .map(|hand| &hand.request.records[ticket.index]);
-        if let Some(record) = record {
-            self.topics.forget(&record.topic);
+        let hand = self.hands.get(&ticket.job);
+        if let Some(topic) = hand.and_then(|hand| hand.topic(ticket.index)) {
+            self.topics.forget(topic);
         }
     }
 

@@ -21,6 +21,10 @@ use crate::settings::KafkaSettings;
 const FRESH: Duration = Duration::from_secs(60);
 /// A topic's trouble is taken as lasting for so long, so that each event does not ask anew.
 const TROUBLE_LASTS: Duration = Duration::from_secs(1);
+/// A topic that was known so short a time ago is not doubted yet.
+const DOUBT_AFTER: Duration = Duration::from_secs(1);
+/// Between the two answers that make a doubted topic one in trouble: a broker that is just starting may not know all.
+const DOUBT_AGAIN: Duration = Duration::from_millis(500);
 /// How long one question may take.
 const ASK_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long to wait before asking a cluster again that did not answer.
@@ -59,6 +63,8 @@ pub(super) struct Topics {
     admin: Arc<AdminClient<ClientLog>>,
     known: HashMap<TopicName, (Answer, Instant)>,
     asked: HashMap<TopicName, Instant>,
+    /// Known topics on which nothing moves, and whether the cluster has called them in trouble since.
+    doubted: HashMap<TopicName, bool>,
     questions: JoinSet<(TopicName, Answer)>,
 }
 
@@ -75,6 +81,7 @@ impl Topics {
             admin,
             known: HashMap::new(),
             asked: HashMap::new(),
+            doubted: HashMap::new(),
             questions: JoinSet::new(),
         }
     }
@@ -115,15 +122,48 @@ impl Topics {
         let now = Instant::now();
         let Ok((topic, answer)) = answer else { return };
         self.asked.remove(&topic);
-        match answer {
-            Answer::Silence => self.ask(topic, ASK_AGAIN, now),
-            // What was known stays in use while a topic is in trouble: its records get their verdict from the broker.
-            Answer::Trouble(_) if matches!(self.known.get(&topic), Some((Answer::Known(_), _))) => {
+        self.learn(topic, answer, now);
+    }
+
+    fn learn(&mut self, topic: TopicName, answer: Answer, now: Instant) {
+        let in_use = matches!(self.known.get(&topic), Some((Answer::Known(_), _)));
+        match (answer, self.doubted.get(&topic).copied()) {
+            (Answer::Silence, _) => self.ask(topic, ASK_AGAIN, now),
+            (Answer::Trouble(_), Some(false)) if in_use => {
+                self.doubted.insert(topic.clone(), true);
+                self.ask(topic, DOUBT_AGAIN, now);
+            }
+            // What was known stays in use until nothing moves: its records get their verdict from the broker.
+            (Answer::Trouble(_), None) if in_use => {
                 self.known.entry(topic).and_modify(|(_, at)| *at = now);
             }
-            answer => {
+            (answer, _) => {
+                self.doubted.remove(&topic);
                 self.known.insert(topic, (answer, now));
             }
+        }
+    }
+
+    /// Asks about a topic on which nothing moves, however fresh what is known of it. The client keeps the records of a
+    /// topic that was deleted, and says nothing of them until their time is up.
+    pub(super) fn doubt(&mut self, topic: &TopicName, now: Instant) {
+        let known = self.known.get(topic);
+        let settled = known.is_some_and(|(answer, at)| {
+            matches!(answer, Answer::Known(_)) && now.saturating_duration_since(*at) >= DOUBT_AFTER
+        });
+        if settled && !self.doubted.contains_key(topic) {
+            self.doubted.insert(topic.clone(), false);
+            if !self.asked.contains_key(topic) {
+                self.ask(topic.clone(), Duration::ZERO, now);
+            }
+        }
+    }
+
+    /// The topic's own trouble, when that is the last that was learned of it.
+    pub(super) fn trouble(&self, topic: &TopicName) -> Option<&str> {
+        match self.known.get(topic) {
+            Some((Answer::Trouble(why), _)) => Some(why),
+            _ => None,
         }
     }
 

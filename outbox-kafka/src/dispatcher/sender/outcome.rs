@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use super::{COLLECT_MAX, Phase, Sender};
 use crate::dispatcher::careful::Step;
 use crate::dispatcher::instance::{Instance, Report};
-use crate::dispatcher::job::{JobId, called_off, outage};
+use crate::dispatcher::job::{JobId, called_off, late, outage};
 use crate::dispatcher::pipeline::Progress;
 use crate::dispatcher::verdict::{Fault, fault};
 
@@ -74,15 +74,31 @@ impl Sender {
             self.answer(id, delivered, called_off());
         }
         self.give_up_silent(now);
+        self.doubt_topics(now);
         let due = self.hands.iter().filter(|(_, hand)| hand.request.deadline <= now);
-        let due: Vec<JobId> = due.map(|(id, _)| *id).collect();
-        if due.is_empty() {
-            return;
-        }
-        self.is_down(now);
-        for id in due {
+        for id in due.map(|(id, _)| *id).collect::<Vec<JobId>>() {
             let delivered = self.take_off(id);
-            self.answer(id, delivered, outage(self.outage_reason()));
+            let topic = self.hands.get(&id).and_then(|hand| hand.topic(delivered));
+            let failure = late(
+                topic.and_then(|topic| self.topics.trouble(topic)),
+                &self.outage_reason(),
+            );
+            if failure.kind == FailureKind::Outage {
+                self.is_down(now);
+            }
+            self.answer(id, delivered, failure);
+        }
+    }
+
+    /// Asks about the topics of jobs that take long.
+    fn doubt_topics(&mut self, now: Instant) {
+        let timeout = self.config.delivery_timeout;
+        let slow = self
+            .hands
+            .values()
+            .filter(|hand| hand.request.is_slow(timeout, now));
+        for record in slow.flat_map(|hand| &hand.request.records) {
+            self.topics.doubt(&record.topic, now);
         }
     }
 

@@ -1,14 +1,15 @@
 //! Which records go into the next transaction, and what its end means for them. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
+use std::time::Duration;
 
 use outbox_core::{Failure, FailureKind};
 use rdkafka::error::RDKafkaErrorCode as Code;
 use tokio::time::Instant;
 
-use crate::OutgoingRecord;
 use crate::dispatcher::job::{JobId, Request, called_off, outage};
 use crate::dispatcher::verdict::{Fault, fault};
+use crate::{OutgoingRecord, TopicName};
 
 /// The most records of a transaction.
 pub(super) const RECORDS_MAX: usize = 1_000;
@@ -83,6 +84,12 @@ impl Queue {
     pub(super) fn record(&self, (id, index): Part) -> Option<(&OutgoingRecord, i32)> {
         let job = self.jobs.get(&id)?;
         Some((job.request.records.get(index)?, *job.partitions.get(index)?))
+    }
+
+    /// The topics that parts go to.
+    pub(super) fn topics(&self, parts: &[Part]) -> HashSet<TopicName> {
+        let records = parts.iter().filter_map(|part| self.record(*part));
+        records.map(|(record, _)| record.topic.clone()).collect()
     }
 
     /// Says where the records of a job go. Fewer partitions than records: the run ends before the first one without,
@@ -165,18 +172,44 @@ impl Queue {
         }
     }
 
-    /// Answers those whose time is up, and forgets those for whom nobody waits.
-    pub(super) fn sweep(&mut self, now: Instant, why: &str) {
+    /// Answers those whose time is up, by what is said of the record that is next, and forgets those for whom nobody
+    /// waits.
+    pub(super) fn sweep(&mut self, now: Instant, late: impl Fn(&OutgoingRecord) -> Failure) {
         let over = |job: &Job| job.request.is_called_off() || job.request.deadline <= now;
-        let ids: Vec<JobId> = self
+        let over = self.jobs.iter().filter(|(_, job)| over(job)).map(|(id, job)| {
+            let next = job.request.records.get(job.done);
+            let failure = next.filter(|_| !job.request.is_called_off()).map(&late);
+            (*id, failure.unwrap_or_else(called_off))
+        });
+        for (id, failure) in over.collect::<Vec<_>>() {
+            self.answer(id, failure);
+        }
+    }
+
+    /// The records of runs that take long for what a delivery may take.
+    pub(super) fn slow(&self, timeout: Duration, now: Instant) -> impl Iterator<Item = &OutgoingRecord> {
+        let slow = self
             .jobs
-            .iter()
-            .filter(|(_, job)| over(job))
-            .map(|(id, _)| *id)
-            .collect();
-        for id in ids {
-            let off = self.jobs.get(&id).is_some_and(|job| job.request.is_called_off());
-            self.answer(id, if off { called_off() } else { outage(why) });
+            .values()
+            .filter(move |job| job.request.is_slow(timeout, now));
+        slow.flat_map(|job| job.request.records.iter().skip(job.done))
+    }
+
+    /// Ends runs before the first record for which there is a trouble.
+    pub(super) fn cut(&mut self, trouble: impl Fn(&OutgoingRecord) -> Option<Failure>) {
+        let placed = self.jobs.iter().filter(|(_, job)| !job.partitions.is_empty());
+        let cuts = placed.filter_map(|(id, job)| {
+            let waiting = job.partitions.len().min(job.request.records.len());
+            let mut waiting = (job.done..waiting).zip(job.request.records.get(job.done..)?);
+            waiting.find_map(|(index, record)| Some((*id, index, trouble(record)?)))
+        });
+        for (id, index, failure) in cuts.collect::<Vec<_>>() {
+            if let Some(mut job) = self.jobs.remove(&id) {
+                job.request.records.truncate(index);
+                job.partitions.truncate(index);
+                job.request.failure = Some(failure);
+                self.keep_or_answer(id, job);
+            }
         }
     }
 

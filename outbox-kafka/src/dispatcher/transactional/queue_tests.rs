@@ -1,13 +1,10 @@
 //! What goes together, what goes alone, and who is charged.
 
-use std::time::Duration;
-
 use outbox_core::{Delivered, RunResult};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::TopicName;
 use crate::dispatcher::job::Answer;
 
 struct Run {
@@ -161,11 +158,11 @@ async fn a_run_is_answered_at_its_deadline_and_forgotten_when_it_is_called_off()
     let (mut queue, mut runs) = queue(&[1, 1]);
     runs[0].cancelled.cancel();
 
-    queue.sweep(Instant::now(), "down");
+    queue.sweep(Instant::now(), |_| outage("down"));
     assert_eq!(runs[0].kinds().unwrap(), [Err(FailureKind::NotTried)]);
     assert_eq!(runs[1].kinds(), None);
 
-    queue.sweep(Instant::now() + Duration::from_secs(60), "down");
+    queue.sweep(Instant::now() + Duration::from_secs(60), |_| outage("down"));
     assert_eq!(runs[1].kinds().unwrap(), [Err(FailureKind::Outage)]);
     assert!(queue.is_empty());
 }
@@ -195,4 +192,21 @@ async fn a_run_ends_before_the_record_that_has_no_place() {
     queue.committed(&[(1, 0)]);
 
     assert_eq!(runs[0].kinds().unwrap(), [DONE, Err(FailureKind::Retry)]);
+}
+
+#[tokio::test]
+async fn a_topic_in_trouble_ends_the_runs_before_its_first_record_and_no_others() {
+    let (mut queue, mut runs) = queue(&[3, 1, 2]);
+    let gone = TopicName::new("gone").unwrap();
+    queue.jobs.get_mut(&1).unwrap().request.records[1].topic = gone.clone();
+    queue.jobs.get_mut(&2).unwrap().request.records[0].topic = gone.clone();
+
+    queue.cut(|record| (record.topic == gone).then(|| Failure::new(FailureKind::Retry, "gone")));
+
+    assert_eq!(runs[1].kinds().unwrap(), [Err(FailureKind::Retry)]);
+    let parts = queue.next();
+    assert_eq!(parts, [(1, 0), (3, 0), (3, 1)]);
+    queue.committed(&parts);
+    assert_eq!(runs[0].kinds().unwrap(), [DONE, Err(FailureKind::Retry)]);
+    assert_eq!(runs[2].kinds().unwrap(), [DONE, DONE]);
 }

@@ -1,6 +1,6 @@
 //! A producer with a transactional id.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use outbox_core::ConfigError;
@@ -111,6 +111,11 @@ impl Session {
                 ended => return ended,
             }
         }
+    }
+
+    /// The way to end a transaction early, from beside the task that waits for its end.
+    pub(super) fn purger(&self) -> Weak<Instance> {
+        Arc::downgrade(&self.instance)
     }
 
     /// Ends the producer without making the caller wait.

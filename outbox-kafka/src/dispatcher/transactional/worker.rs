@@ -1,7 +1,8 @@
 //! The one task that writes: a transaction at a time, with whatever waits when it begins.
 
+use std::collections::HashSet;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use outbox_core::{Failure, FailureKind};
@@ -13,16 +14,23 @@ use tokio::time::Instant;
 use super::queue::{Part, Queue};
 use super::session::{End, Session};
 use crate::client_log::ClientLog;
-use crate::dispatcher::instance::InstanceConfig;
-use crate::dispatcher::job::{JobId, Request};
+use crate::dispatcher::instance::{Instance, InstanceConfig};
+use crate::dispatcher::job::{JobId, Request, late};
 use crate::dispatcher::topics::{Knowledge, Topics};
 use crate::dispatcher::verdict::{Fault, fault};
-use crate::partition_of;
+use crate::{TopicName, partition_of};
 
 /// How often deadlines are looked at.
 const SWEEP: Duration = Duration::from_millis(50);
 /// Between two producers that came to nothing.
 const REST: Duration = Duration::from_secs(1);
+
+/// The topics of the transaction under way, and the producer that writes it.
+#[derive(Default)]
+struct UnderWay {
+    topics: HashSet<TopicName>,
+    instance: Weak<Instance>,
+}
 
 /// Everything but the producer, so that it goes on while the producer is waited for.
 struct Worker {
@@ -32,6 +40,7 @@ struct Worker {
     closed: bool,
     topics: Topics,
     queue: Queue,
+    under_way: UnderWay,
     next_sweep: Instant,
     unkeyed: u32,
     /// Why nothing is delivered at present.
@@ -73,6 +82,7 @@ impl Worker {
             closed: false,
             topics: Topics::new(admin),
             queue: Queue::new(config.queue_messages_max),
+            under_way: UnderWay::default(),
             next_sweep: Instant::now(),
             unkeyed: 0,
             config,
@@ -101,17 +111,48 @@ impl Worker {
                 Some(request) => self.queue.push(request),
                 None => self.closed = true,
             },
-            () = self.topics.answered() => {}
+            () = self.topics.answered() => self.end_early(),
             () = tokio::time::sleep_until(self.next_sweep), if !self.queue.is_empty() => {
-                let now = Instant::now();
-                self.queue.sweep(now, &self.trouble);
-                self.next_sweep = now + SWEEP;
+                self.sweep(Instant::now());
             }
         }
     }
 
-    /// Finds out where the records of new runs go.
+    /// Keeps deadlines, and asks about the topics of what takes long.
+    fn sweep(&mut self, now: Instant) {
+        self.next_sweep = now + SWEEP;
+        for record in self.queue.slow(self.config.delivery_timeout, now) {
+            self.topics.doubt(&record.topic, now);
+        }
+        let (topics, why) = (&self.topics, &self.trouble);
+        self.queue
+            .sweep(now, |record| late(topics.trouble(&record.topic), why));
+    }
+
+    /// Ends the transaction under way when one of its topics has turned out to be in trouble: it would come to nothing,
+    /// and the others in it still have time for another.
+    fn end_early(&mut self) {
+        let in_trouble = |topic| self.topics.trouble(topic).is_some();
+        if self.under_way.topics.iter().any(in_trouble) {
+            self.under_way.topics.clear();
+            if let Some(instance) = self.under_way.instance.upgrade() {
+                instance.purge_all();
+            }
+        }
+    }
+
+    /// Charges the records whose topic is in trouble.
+    fn cut(&mut self) {
+        let topics = &self.topics;
+        self.queue.cut(|record| {
+            let why = topics.trouble(&record.topic)?;
+            Some(Failure::new(FailureKind::Retry, why))
+        });
+    }
+
+    /// Finds out where the records of new runs go, and ends those that have lost their place.
     fn place(&mut self) {
+        self.cut();
         let now = Instant::now();
         for id in self.queue.unplaced() {
             if let Some((partitions, cut)) = self.partitions(id, now) {
@@ -182,7 +223,12 @@ impl Worker {
             return self.lose(session, &parts, trouble.to_string()).await;
         }
         let (sent, failures) = self.send(&session, &parts);
+        self.under_way = UnderWay {
+            topics: self.queue.topics(&sent),
+            instance: session.purger(),
+        };
         let end = self.meanwhile(session.end(sent.len(), failures)).await;
+        let cut_short = std::mem::take(&mut self.under_way).topics.is_empty();
         match end {
             End::Committed => self.queue.committed(&sent),
             End::TakenBack(failures) => {
@@ -193,6 +239,12 @@ impl Worker {
                 );
                 self.forget_topics(&failures);
                 self.queue.taken_back(&parts, &failures);
+            }
+            // Those whose topic it was are charged, and the others go again while they have time.
+            End::Unknown(why) if cut_short => {
+                tracing::debug!(error = %why, "a topic's trouble has ended a transaction, a new producer takes over");
+                session.discard();
+                return None;
             }
             End::Unknown(why) => return self.lose(session, &parts, why).await,
         }
