@@ -13,13 +13,14 @@ CREATE TABLE IF NOT EXISTS "outbox"."processed_events" (
 );
 
 -- The first statement of a handler's transaction: puts the tenant in place for row-level security, and records the event.
+-- Leaves a mark in the transaction, outbox.received, by which its end is noticed.
 -- Returns whether it is new to the handler. If another transaction has just recorded it, this waits until that one ends.
 CREATE FUNCTION "outbox"."outbox_receive"(p_tenant text, p_handler text, p_event uuid) RETURNS boolean
     LANGUAGE plpgsql AS $$
 DECLARE
     v_new integer;
 BEGIN
-    PERFORM set_config('app.current_tenant', p_tenant, true);
+    PERFORM set_config('app.current_tenant', p_tenant, true), set_config('outbox.received', 'yes', true);
     INSERT INTO "outbox"."processed_events" (tenant_id, handler, event_id) VALUES (p_tenant, p_handler, p_event)
         ON CONFLICT DO NOTHING;
     GET DIAGNOSTICS v_new = ROW_COUNT;
@@ -32,7 +33,7 @@ $$;
 CREATE FUNCTION "outbox"."outbox_receive_all"(p_tenant text, p_handler text, p_events uuid[]) RETURNS SETOF uuid
     LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM set_config('app.current_tenant', p_tenant, true);
+    PERFORM set_config('app.current_tenant', p_tenant, true), set_config('outbox.received', 'yes', true);
     RETURN QUERY
     INSERT INTO "outbox"."processed_events" AS known (tenant_id, handler, event_id)
         SELECT p_tenant, p_handler, event.id FROM unnest(p_events) AS event (id) ORDER BY event.id

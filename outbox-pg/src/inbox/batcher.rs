@@ -290,7 +290,7 @@ impl<E: Event, H: TxBatchHandler<E>> Shared<E, H> {
             return Ok(());
         }
         self.handler.handle(events, &mut tx).await.map_err(passed_on)?;
-        still_open(&mut tx).await.map_err(database_error)?;
+        still_open(&mut tx).await?;
         tx.commit().await.map_err(database_error)
     }
 }

@@ -3,7 +3,7 @@
 use std::future::Future;
 
 use outbox_core::{BoxError, Context, Event, Handler, HandlerError, PartName, State};
-use sqlx::PgConnection;
+use sqlx::{PgConnection, Row};
 
 use super::PgInbox;
 use super::outage::{database_error, passed_on};
@@ -142,7 +142,7 @@ async fn handle_once<E: Event>(
         return Ok(());
     }
     handler.handle(event, &mut tx, ctx).await.map_err(passed_on)?;
-    still_open(&mut tx).await.map_err(database_error)?;
+    still_open(&mut tx).await?;
     // A reply that is lost here leaves open whether it was committed. The event is delivered again, and the record says.
     tx.commit().await.map_err(database_error)
 }
@@ -156,9 +156,18 @@ pub(super) fn recorded_name(own: Option<&PartName>, ctx: &Context) -> Result<Par
     })
 }
 
-/// Fails if the transaction was aborted by a statement whose error the handler has passed over.
+/// Fails if the transaction was ended by the handler itself, which parts effect and record for good, or was aborted by a statement whose error the handler has passed over.
 ///
 /// Postgres answers COMMIT of such a transaction with a rollback and no error: the event would be completed without effect.
-pub(super) async fn still_open(tx: &mut PgConnection) -> Result<(), sqlx::Error> {
-    sqlx::raw_sql("SELECT").execute(tx).await.map(|_| ())
+pub(super) async fn still_open(tx: &mut PgConnection) -> Result<(), HandlerError> {
+    let mark = sqlx::raw_sql("SELECT current_setting('outbox.received', true)");
+    let mark = mark.fetch_one(tx).await.and_then(|row| row.try_get(0));
+    let mark: Option<String> = mark.map_err(database_error)?;
+    match mark.as_deref() {
+        Some("yes") => Ok(()),
+        _ => Err(HandlerError::reject(
+            "the handler ended its transaction itself, by COMMIT or ROLLBACK: what it did is not held together with the record \
+             of the event; leave both to the inbox",
+        )),
+    }
 }

@@ -41,6 +41,44 @@ async fn a_commit_whose_reply_is_lost_has_one_effect() {
     );
 }
 
+/// Ends its transaction by this statement before it does its work.
+struct Ending(&'static str);
+
+impl TxHandler<OrderPlaced> for Ending {
+    async fn handle(
+        &self,
+        event: OrderPlaced,
+        tx: &mut PgConnection,
+        ctx: Context,
+    ) -> Result<(), HandlerError> {
+        sqlx::raw_sql(self.0).execute(&mut *tx).await?;
+        bill(event, tx, ctx).await
+    }
+}
+
+#[tokio::test]
+async fn a_handler_that_ends_its_transaction_itself_fails_for_good() {
+    let world = world().await;
+
+    for end in ["COMMIT", "ROLLBACK", "COMMIT; BEGIN"] {
+        let handler = inbox(&world).transactional(Ending(end));
+        let ended = handler
+            .handle(OrderPlaced { order: 1 }, context(EventId::new(), "", 1))
+            .await;
+        assert!(matches!(ended, Err(HandlerError::Reject(_))), "{end}: {ended:?}");
+    }
+    // A savepoint is the handler's own.
+    let nesting = async |event: OrderPlaced, tx: &mut PgConnection, ctx: Context| {
+        sqlx::raw_sql("SAVEPOINT mine; ROLLBACK TO mine")
+            .execute(&mut *tx)
+            .await?;
+        bill(event, tx, ctx).await
+    };
+    let handler = inbox(&world).transactional(nesting);
+    let context = context(EventId::new(), "", 1);
+    handler.handle(OrderPlaced { order: 1 }, context).await.unwrap();
+}
+
 #[tokio::test]
 async fn a_database_that_is_away_costs_no_attempts() {
     let world = world().await;
