@@ -19,7 +19,8 @@ pub(super) fn undecodable(reason: impl Into<String>, event_type: Option<EventTyp
 ///
 /// The format is told by the headers: a `content-type` of CloudEvents means structured mode, `ce_specversion` means
 /// binary mode, `outbox-id` means plain. Of headers with the same name the last one counts, as everywhere in Kafka.
-/// Attributes of CloudEvents that an event has no place for become headers `ce_…`.
+/// Attributes of CloudEvents that an event has no place for become headers `ce_…`. Their `id` has to be a UUID, as the
+/// ids of events are, though CloudEvents allow any text: a record with another is [`Undecodable`].
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RecordReader {
     limits: RecordLimits,

@@ -39,6 +39,21 @@ impl Group {
             tracing::debug!(%error, "the last commit of revoked partitions failed");
         }
     }
+
+    /// Gives them up; those of them that were paused.
+    fn revoke(&self, revoked: &[Name]) -> TopicPartitionList {
+        let (mut state, mut paused) = (self.shared.state(), TopicPartitionList::new());
+        for name in revoked {
+            if state
+                .partition_mut(name)
+                .is_some_and(|partition| partition.paused)
+            {
+                paused.add_partition(&name.0, name.1);
+            }
+            state.revoke(name);
+        }
+        paused
+    }
 }
 
 /// The offsets to commit, and notes them as committed; a commit that fails takes that back.
@@ -115,8 +130,12 @@ impl ConsumerContext for Group {
                     self.commit_last(consumer, &revoked);
                 }
                 // ORDER: after the last commit; from here on nothing of these partitions can be settled or committed.
-                let mut state = self.shared.state();
-                revoked.iter().for_each(|name| state.revoke(name));
+                let paused = self.revoke(&revoked);
+                // The client keeps a pause over the loss and the return of a partition, our state of it does not. Not
+                // when it returns: a resumption then may drop the answer to where its reading begins.
+                if let Err(error) = consumer.resume(&paused) {
+                    tracing::debug!(%error, "could not resume what is revoked");
+                }
             }
             Rebalance::Error(error) => self.shared.fail(format!("rebalance: {error}"), false),
         }

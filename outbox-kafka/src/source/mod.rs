@@ -8,14 +8,13 @@ mod poller;
 mod shared;
 mod state;
 
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use outbox_core::{
     ClaimRequest, ClaimToken, Claimed, ConfigError, Listening, Settled, Settlement, Source, SourceError,
-    Wakeup,
+    Undecodable, Wakeup,
 };
 use tokio::time::Instant;
 
@@ -44,8 +43,11 @@ pub struct SourceTotals {
 /// The polling thread never waits for anything; if it has been silent for so long, it is stuck.
 const STUCK_AFTER: Duration = Duration::from_secs(30);
 
+/// How long closing waits for a broker.
+const CLOSED_WITHIN: Duration = Duration::from_secs(5);
+
 /// What the guarantees rest on.
-const RESERVED: [&str; 7] = [
+const RESERVED: [&str; 8] = [
     "group.id",
     "enable.auto.commit",
     "enable.auto.offset.store",
@@ -53,6 +55,8 @@ const RESERVED: [&str; 7] = [
     "isolation.level",
     "enable.partition.eof",
     "statistics.interval.ms",
+    // With it, a dead letter that is safe would never be known to be.
+    "delivery.report.only.error",
 ];
 
 /// A consumer group as a [`Source`]: the relay that handles it is the one that handles Postgres.
@@ -64,6 +68,9 @@ const RESERVED: [&str; 7] = [
 /// - Attempts and parts done are kept in memory: after a crash or a rebalance they start anew.
 /// - What has failed for good, or cannot be decoded, goes to the dead-letter topic, and the partition goes on. A
 ///   [`KeyPolicy`](outbox_core::KeyPolicy) other than going on cannot be kept here: a topic has no place to park.
+/// - A dead letter that is too large for its topic is written without its value. One that cannot be written at all
+///   waits, with the later events of its key and the offsets behind it; it is tried again every quarter of a minute,
+///   without its handlers, and said in the log as an error. The relay counts it as a lost claim meanwhile.
 /// - When a partition is revoked, the claims on it are lost: their cancellation fires, their settlements change
 ///   nothing.
 ///
@@ -71,7 +78,6 @@ const RESERVED: [&str; 7] = [
 pub struct KafkaSource {
     shared: Arc<Shared>,
     burial: Burial,
-    poller: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl KafkaSource {
@@ -107,22 +113,20 @@ impl KafkaSource {
             config,
             topics: topics.iter().map(|topic| topic.as_str().to_owned()).collect(),
         };
+        // ORDER: before there is a thread and a member of the group, which nobody would end if this were refused.
+        let burial = Burial::new(settings, dead_letters)?;
         let shared = Arc::new(Shared::new(options));
         let first = recipe
             .consumer(&shared)
             .map_err(|error| settings.refused(&error))?;
         let polled = Arc::clone(&shared);
-        let poller = std::thread::Builder::new()
+        std::thread::Builder::new()
             .name("outbox-kafka-poll".to_owned())
             .spawn(move || poller::run(&recipe, first, &polled))
             .map_err(|error| {
                 ConfigError::new("the polling thread", error, "the system has to allow a thread")
             })?;
-        Ok(Self {
-            shared,
-            burial: Burial::new(settings, dead_letters)?,
-            poller: Mutex::new(Some(poller)),
-        })
+        Ok(Self { shared, burial })
     }
 
     /// How far each assigned partition is behind, as last reported.
@@ -140,14 +144,16 @@ impl KafkaSource {
     /// Commits what is finished and leaves the group, so that others take over at once. Call it after the relay has
     /// stopped; dropping the source does the same without waiting for it.
     ///
+    /// A broker that does not answer is waited for at most five seconds; the group then finds out by itself.
+    ///
     /// # Cancel safety
     /// It goes on in the background.
     pub async fn close(&self) {
         self.shared.stop();
-        let poller = self.poller.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(poller) = poller {
-            // It only fails if the thread panicked, and then there is nothing more to wait for.
-            let _ = tokio::task::spawn_blocking(move || poller.join()).await;
+        // The thread is nobody's to wait for: neither the runtime nor the process ends later because of it.
+        let ended = tokio::time::timeout(CLOSED_WITHIN, self.shared.ended.cancelled()).await;
+        if ended.is_err() {
+            tracing::warn!("the kafka consumer has not left its group in time, and is left to itself");
         }
     }
 
@@ -168,7 +174,15 @@ impl KafkaSource {
     }
 
     fn claimed(&self, taken: Taken) -> Claimed {
-        let mut claimed = match decode(&taken.record, &self.shared.options) {
+        let decoded = match taken.dead {
+            // It was handled to its end: only its letter has to be written, so no handler sees it again.
+            Some(reason) => Err(Undecodable {
+                reason,
+                event_type: taken.facts.event_type,
+            }),
+            None => decode(&taken.record, &self.shared.options),
+        };
+        let mut claimed = match decoded {
             Ok(envelope) => Claimed::new(taken.token, taken.position, envelope),
             Err(why) => Claimed::undecodable(taken.token, taken.position, taken.facts.id, why),
         };
@@ -205,25 +219,31 @@ impl Source for KafkaSource {
     }
 
     async fn settle(&self, settlements: Vec<Settlement>) -> Result<Settled, SourceError> {
-        let mut lost = Vec::new();
+        let (mut lost, mut places, mut letters) = (Vec::new(), Vec::new(), Vec::new());
         for settlement in &settlements {
             let place = (settlement.token, settlement.position);
             let effect = self.shared.state().settle(settlement, Instant::now());
             match effect {
                 Effect::Recorded => {}
                 Effect::Lost => lost.push(place),
-                Effect::DeadLetter {
-                    record,
-                    attempts,
-                    reason,
-                } => {
-                    // ORDER: finished only once it is safe; the other way round, a crash here loses it.
-                    let buried = self.burial.bury(&record, attempts, &reason).await;
-                    buried.map_err(|error| SourceError::unavailable("settle", error))?;
-                    if !self.shared.state().buried(settlement.token, settlement.position) {
-                        lost.push(place);
-                    }
+                Effect::DeadLetter(letter) => {
+                    places.push(place);
+                    letters.push(letter);
                 }
+            }
+        }
+        // ORDER: finished only once it is safe; the other way round, a crash here loses it.
+        let buried = self.burial.bury(&letters).await;
+        for ((place, letter), buried) in places.into_iter().zip(letters).zip(buried) {
+            let mut state = self.shared.state();
+            let finished = if buried {
+                state.buried(place)
+            } else {
+                state.keep_unburied(place, letter.reason, Instant::now() + burial::RESTS);
+                false
+            };
+            if !finished {
+                lost.push(place);
             }
         }
         self.shared.arrived.notify_one();

@@ -10,8 +10,13 @@ use crate::{RecordReader, TopicName};
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DeadLetters {
-    /// To this topic, as they were, with their coordinates and the reason in headers `outbox-dead-…`. Such a record
-    /// can be published to its topic again by any tool: it is read as the same event.
+    /// To this topic, with their key, value and headers, and their coordinates and the reason in headers
+    /// `outbox-dead-…`. The record's timestamp is that of the letter. Such a record can be published to its topic again
+    /// by any tool: it is read as the same event.
+    ///
+    /// The topic's `max.message.bytes` should be some kilobytes more than that of the topics that are read, for these
+    /// headers. A record that is too large all the same is written without its value (and if need be without key and
+    /// headers of its own), with the value's size in `outbox-dead-value-bytes`.
     Topic(TopicName),
     /// Nowhere. They are logged, and passed over.
     Drop,

@@ -38,6 +38,8 @@ pub(super) struct Entry {
     pub(super) attempt: u32,
     pub(super) lost_claims: u32,
     pub(super) done: Vec<PartName>,
+    /// Why it has failed for good, if only its letter is still to be written.
+    pub(super) dead: Option<String>,
     pub(super) due: Instant,
     /// Its claim was lost: it is claimed again in a claim of its own.
     pub(super) goes_alone: bool,
@@ -81,6 +83,7 @@ impl Partition {
             attempt: 1,
             lost_claims: 0,
             done: Vec::new(),
+            dead: None,
             due: now,
             goes_alone: false,
             lease: None,

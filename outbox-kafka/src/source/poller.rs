@@ -43,6 +43,8 @@ impl Recipe {
 
 /// Polls until told to stop, with a new consumer whenever one is of no use any more.
 pub(super) fn run(recipe: &Recipe, first: BaseConsumer<Group>, shared: &Arc<Shared>) {
+    // However the thread ends.
+    let _ended = shared.ended.clone().drop_guard();
     let mut consumer = Some(first);
     while !shared.is_stopping() {
         let Some(current) = consumer.take() else {

@@ -9,6 +9,7 @@ use outbox_core::{EventId, Undecodable};
 use rdkafka::message::{Headers, Message, OwnedMessage};
 use tokio::sync::Notify;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::options::SourceOptions;
@@ -61,6 +62,8 @@ pub(super) struct Shared {
     pub(super) options: SourceOptions,
     /// Something may be due.
     pub(super) arrived: Notify,
+    /// The polling thread has left the group and is gone.
+    pub(super) ended: CancellationToken,
     joined: AtomicBool,
     stopping: AtomicBool,
 }
@@ -74,6 +77,7 @@ impl Shared {
             polled: Mutex::new(Instant::now()),
             options,
             arrived: Notify::new(),
+            ended: CancellationToken::new(),
             joined: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
         }

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::SourceTotals;
+use super::burial::Letter;
 use super::partition::{Entry, Facts, Key, Lease, Partition};
 
 /// A topic and one of its partitions.
@@ -24,6 +25,8 @@ pub(super) struct Taken {
     pub(super) attempt: u32,
     pub(super) lost_claims: u32,
     pub(super) done: Vec<outbox_core::PartName>,
+    /// Why it has failed for good, if only its letter is still to be written.
+    pub(super) dead: Option<String>,
     pub(super) lost: CancellationToken,
 }
 
@@ -35,11 +38,7 @@ pub(super) enum Effect {
     /// The event is not held any more.
     Lost,
     /// The event has failed for good: it may only be finished once it is on the dead-letter topic.
-    DeadLetter {
-        record: Box<OwnedMessage>,
-        attempts: u32,
-        reason: String,
-    },
+    DeadLetter(Letter),
 }
 
 /// Everything that is assigned to this consumer.
@@ -191,18 +190,18 @@ impl State {
                 partition.put_back(offset, now, *after);
             }
             Outcome::Failed { error, .. } => {
-                return Effect::DeadLetter {
+                return Effect::DeadLetter(Letter {
                     record: Box::new(entry.record.clone()),
                     attempts: entry.attempt,
-                    reason: error.clone(),
-                };
+                    reason: entry.dead.clone().unwrap_or_else(|| error.clone()),
+                });
             }
         }
         Effect::Recorded
     }
 
     /// Finishes a failed event that is on the dead-letter topic now; whether it was still held.
-    pub(super) fn buried(&mut self, token: ClaimToken, position: Position) -> bool {
+    pub(super) fn buried(&mut self, (token, position): (ClaimToken, Position)) -> bool {
         let name = self.epochs.get(&token.number());
         let Some(partition) = name.and_then(|name| self.partitions.get_mut(name)) else {
             return false;
@@ -213,6 +212,18 @@ impl State {
             self.dead_letters += 1;
         }
         held
+    }
+
+    /// Puts a failed event back whose letter could not be written: it comes again as one that no handler may see.
+    pub(super) fn keep_unburied(&mut self, place: (ClaimToken, Position), reason: String, due: Instant) {
+        let (token, position) = place;
+        let name = self.epochs.get(&token.number());
+        let partition = name.and_then(|name| self.partitions.get_mut(name));
+        if let Some(entry) = partition.and_then(|partition| partition.held(token, position.0)) {
+            entry.dead = Some(reason);
+            entry.lease = None;
+            entry.due = due;
+        }
     }
 
     /// Keeps a claim; whether anything of it is still held.
@@ -258,6 +269,7 @@ fn take(entry: &mut Entry, token: ClaimToken, offset: i64, until: Instant) -> Ta
         attempt: entry.attempt,
         lost_claims: entry.lost_claims,
         done: entry.done.clone(),
+        dead: entry.dead.clone(),
         lost,
     }
 }

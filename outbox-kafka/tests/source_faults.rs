@@ -1,0 +1,151 @@
+//! What goes wrong around the consumer, on a real broker: it stays where it belongs.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has to panic")]
+
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use outbox_core::{Context, HandlerError, Relay, RelayHandle, RetryPolicy};
+use outbox_dev::DevKafka;
+use outbox_inproc::Registry;
+use outbox_kafka::{DeadLetters, KafkaSource, SourceOptions, TopicName};
+use rdkafka::message::{Headers, Message, OwnedHeaders};
+use support::cluster::{create_topic, records, unique};
+use support::event::{envelope, id};
+use support::group::{Group, claim_in_all};
+use tokio::sync::OnceCell;
+use tokio::time::Instant;
+
+#[derive(serde::Serialize, serde::Deserialize)]
+struct Counted {}
+
+impl outbox_core::Event for Counted {
+    const EVENT_TYPE: &'static str = "Counted";
+}
+
+async fn group(partitions: i32) -> Group {
+    static BROKER: OnceCell<DevKafka> = OnceCell::const_new();
+    let broker = BROKER
+        .get_or_init(|| async { DevKafka::start().await.unwrap() })
+        .await;
+    Group::new(broker.bootstrap(), partitions).await
+}
+
+fn relay(source: &Arc<KafkaSource>) -> RelayHandle {
+    let handler = async |_: Counted, _: Context| Ok::<_, HandlerError>(());
+    let dispatcher = Arc::new(Registry::new().on("see", handler).build().unwrap());
+    Relay::builder(source.clone(), dispatcher)
+        .retry(RetryPolicy::fixed(
+            3.try_into().unwrap(),
+            Duration::from_millis(50),
+        ))
+        .build()
+        .unwrap()
+        .spawn()
+}
+
+async fn until(mut reached: impl FnMut() -> bool) {
+    let patience = Instant::now() + Duration::from_secs(60);
+    while !reached() {
+        assert!(Instant::now() < patience, "it never came to that");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+async fn publish_good(group: &Group, count: u64) {
+    for n in 0..count {
+        group.publish(envelope(id(n as u32, n))).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_letter_that_is_too_large_is_written_without_its_value() {
+    let mut group = group(2).await;
+    group.dead_letters = TopicName::new(unique("small")).unwrap();
+    let limit = [("max.message.bytes", "2000")];
+    create_topic(&group.bootstrap, group.dead_letters.as_str(), 1, &limit).await;
+    // Nothing to compress.
+    let noise = std::iter::repeat_with(|| uuid::Uuid::new_v4().into_bytes()).flatten();
+    let body: Vec<u8> = noise.take(100_000).collect();
+    group.publish_raw("k", Some(&body), OwnedHeaders::new()).await;
+    publish_good(&group, 20).await;
+    let source = group.source();
+    let relay = relay(&source);
+
+    until(|| source.totals().completed == 20 && source.totals().dead_letters == 1).await;
+    relay.shutdown().await.unwrap();
+    source.close().await;
+
+    let letters = records(&group.bootstrap, group.dead_letters.as_str(), |message| {
+        let headers = message.headers().unwrap().iter();
+        let size = headers
+            .filter(|header| header.key == "outbox-dead-value-bytes")
+            .map(|header| String::from_utf8_lossy(header.value.unwrap()).into_owned())
+            .next();
+        (
+            message.key().map(<[u8]>::to_vec),
+            message.payload().is_some(),
+            size,
+        )
+    });
+    let letters: Vec<_> = letters.await.into_iter().flatten().collect();
+    assert_eq!(letters, [(Some(b"k".to_vec()), false, Some("100000".to_owned()))]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_letter_that_cannot_be_written_waits_alone() {
+    let mut group = group(2).await;
+    group.dead_letters = TopicName::new(unique("not-yet")).unwrap();
+    group.publish_raw("k", Some(b"{"), OwnedHeaders::new()).await;
+    publish_good(&group, 20).await;
+    let source = group.source();
+    let relay = relay(&source);
+
+    until(|| source.totals().completed == 20).await;
+    assert_eq!(source.totals().dead_letters, 0);
+    create_topic(&group.bootstrap, group.dead_letters.as_str(), 1, &[]).await;
+    until(|| source.totals().dead_letters == 1).await;
+
+    relay.shutdown().await.unwrap();
+    source.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_source_that_is_refused_leaves_no_member_in_the_group() {
+    let group = group(2).await;
+    publish_good(&group, 20).await;
+    let letters = DeadLetters::Topic(group.dead_letters.clone());
+    let topics = [group.topic.clone()];
+    let settings = group.settings().with("acks", "1");
+
+    let refused = KafkaSource::new(
+        &settings,
+        (&group.name, &topics),
+        letters,
+        SourceOptions::default(),
+    );
+    assert!(refused.is_err());
+
+    let source = group.source();
+    assert_eq!(claim_in_all(&source, 20).await.len(), 20);
+    source.close().await;
+}
+
+#[tokio::test]
+async fn a_source_does_not_take_what_would_hide_that_a_dead_letter_is_safe() {
+    let group = group(1).await;
+    let letters = DeadLetters::Topic(group.dead_letters.clone());
+    let topics = [group.topic.clone()];
+    let settings = group.settings().with("delivery.report.only.error", "true");
+
+    let refused = KafkaSource::new(
+        &settings,
+        (&group.name, &topics),
+        letters,
+        SourceOptions::default(),
+    );
+
+    assert_eq!(refused.err().unwrap().setting, "delivery.report.only.error");
+}
