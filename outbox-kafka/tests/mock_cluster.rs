@@ -8,15 +8,20 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use outbox_kafka::{DispatcherOptions, KafkaDispatcher, KafkaSettings, RecordMapping, TopicName, TopicRule};
+use outbox_core::{Delivery, Dispatcher, FailureKind};
+use outbox_kafka::{
+    DispatcherOptions, KafkaDispatcher, KafkaSettings, RecordMapping, TopicName, TopicRule,
+    TransactionalDispatcher,
+};
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::DefaultProducerContext;
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 use support::cluster::log;
-use support::event::{Id, events};
+use support::event::{Id, envelope, events, id};
 use support::relay::{Pace, relay};
 use support::table::Table;
 use support::verdict::judge;
+use tokio::time::Instant;
 
 const TOPIC: &str = "mocked";
 
@@ -111,4 +116,41 @@ async fn a_broker_that_is_slow_and_then_away_inverts_and_loses_nothing() {
     };
 
     assert_eq!(sound(&cluster, "slow and away", trouble).await, (3000, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_topic_that_a_transaction_may_not_write_to_is_found_alone_and_charged() {
+    let cluster = cluster(1);
+    cluster.create_topic("other", 1, 1).unwrap();
+    let rule = TopicRule::by(|envelope| {
+        let denied = envelope
+            .ordering_key
+            .as_ref()
+            .is_some_and(|key| key.as_str() == "1");
+        if denied { TOPIC } else { "other" }.to_owned()
+    });
+    let settings = KafkaSettings::new(cluster.bootstrap_servers());
+    let options = DispatcherOptions::default();
+    let dispatcher =
+        TransactionalDispatcher::new(&settings, RecordMapping::new(rule), options, "mocked").unwrap();
+    let delivery = |id| Delivery::new(envelope(id), Instant::now() + Duration::from_secs(60));
+    dispatcher.dispatch(&delivery(id(0, 0))).await.unwrap();
+    let denied = RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED;
+
+    cluster.request_errors(RDKafkaApiKey::AddPartitionsToTxn, &[denied]);
+    let together = [delivery(id(0, 1)), delivery(id(1, 0))];
+    let together = dispatcher.dispatch_run(&together).await;
+    cluster.request_errors(RDKafkaApiKey::AddPartitionsToTxn, &[denied]);
+    let failure = dispatcher.dispatch(&delivery(id(1, 1))).await.unwrap_err();
+    let fine = dispatcher.dispatch(&delivery(id(0, 2))).await;
+
+    // Of two nobody can say which it was.
+    assert_eq!(
+        together.iter().filter(|result| result.is_ok()).count(),
+        2,
+        "{together:?}"
+    );
+    assert_eq!(failure.kind, FailureKind::Retry, "{failure:?}");
+    assert!(failure.error.to_string().contains(TOPIC), "{failure:?}");
+    fine.unwrap();
 }

@@ -171,7 +171,7 @@ pub(super) enum Trouble {
     Again(String),
     /// The transaction has to be taken back.
     #[error("{0}")]
-    TakeBack(String),
+    TakeBack(String, RDKafkaErrorCode),
     /// Another producer has the id now, or the coordinator lost patience.
     #[error("another producer has taken the transactional id over, or a transaction took too long: {0}")]
     Fenced(String),
@@ -187,10 +187,12 @@ impl From<KafkaError> for Trouble {
         match &error {
             KafkaError::Transaction(cause) => match cause.code() {
                 Code::Fenced | Code::ProducerFenced | Code::InvalidProducerEpoch => Self::Fenced(why),
-                _ if cause.txn_requires_abort() => Self::TakeBack(why),
+                _ if cause.txn_requires_abort() => Self::TakeBack(why, cause.code()),
                 _ if cause.is_retriable() => Self::Again(why),
                 _ => Self::Lost(why),
             },
+            // Records are still under way.
+            KafkaError::Flush(Code::OperationTimedOut) => Self::Again(why),
             _ => Self::Lost(why),
         }
     }

@@ -167,6 +167,12 @@ impl Topics {
         }
     }
 
+    /// The cluster has refused to let us write to a topic.
+    pub(super) fn refused(&mut self, topic: &TopicName, code: RDKafkaErrorCode, now: Instant) {
+        let trouble = Answer::Trouble(format!("topic {topic}: {code}"));
+        self.known.insert(topic.clone(), (trouble, now));
+    }
+
     /// Forgets what is known of a topic: the broker said otherwise.
     pub(super) fn forget(&mut self, topic: &TopicName) {
         self.known.remove(topic);

@@ -25,7 +25,8 @@ use crate::settings::KafkaSettings;
 ///
 /// The runs that wait are written together, in one transaction. If any record fails, all of them are taken back, and
 /// those that the broker objected to are tried alone, each in a transaction of its own. What is charged to whom is as with
-/// [`KafkaDispatcher`](super::KafkaDispatcher).
+/// [`KafkaDispatcher`](super::KafkaDispatcher). If the cluster objects to a topic and there are several, each topic goes
+/// alone; the events of the one that is in trouble are charged, the others are written again, some seconds later.
 ///
 /// What it adds: once a producer with the same transactional id has started, one that was there before it can write
 /// nothing more. A relay that was cut off and replaced cannot add to the topic behind the back of its successor.

@@ -1,6 +1,6 @@
 //! Which records go into the next transaction, and what its end means for them. Pure.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Duration;
 
 use outbox_core::{Failure, FailureKind};
@@ -38,6 +38,8 @@ pub(super) struct Queue {
     last: JobId,
     /// The most records of a transaction.
     records_max: usize,
+    /// Topics that go alone.
+    suspects: BTreeSet<TopicName>,
 }
 
 impl Queue {
@@ -47,6 +49,7 @@ impl Queue {
         Self {
             jobs: BTreeMap::new(),
             last: 0,
+            suspects: BTreeSet::new(),
             records_max: if no_limit {
                 RECORDS_MAX
             } else {
@@ -112,9 +115,26 @@ impl Queue {
         if let Some((id, job)) = ready.clone().find(|(_, job)| job.done < job.alone_until) {
             return vec![(*id, job.done)];
         }
-        let waiting = ready.flat_map(|(id, job)| {
+        let suspects = self.suspects.iter().map(Some);
+        let mut choices = suspects
+            .chain([None])
+            .map(|suspect| self.fitting(ready.clone(), suspect));
+        choices.find(|parts| !parts.is_empty()).unwrap_or_default()
+    }
+
+    /// The first records of these runs for a topic that goes alone, or for any that does not, as many as fit.
+    fn fitting<'a>(
+        &'a self,
+        runs: impl Iterator<Item = (&'a JobId, &'a Job)>,
+        suspect: Option<&'a TopicName>,
+    ) -> Vec<Part> {
+        let waiting = runs.flat_map(move |(id, job)| {
             let records = job.request.records.iter().enumerate().skip(job.done);
-            records.map(|(index, record)| ((*id, index), record.size()))
+            let of_topic = records.take_while(move |(_, record)| match suspect {
+                Some(topic) => record.topic == *topic,
+                None => !self.suspects.contains(&record.topic),
+            });
+            of_topic.map(|(index, record)| ((*id, index), record.size()))
         });
         let mut bytes = 0;
         let fitting = waiting.take_while(|(_, size)| {
@@ -125,8 +145,17 @@ impl Queue {
         fitting.take(self.records_max).map(|(part, _)| part).collect()
     }
 
+    /// One of these topics is in trouble: each goes alone, until a transaction with it is committed.
+    pub(super) fn suspect(&mut self, topics: HashSet<TopicName>) {
+        self.suspects.extend(topics);
+    }
+
     /// The transaction is committed.
     pub(super) fn committed(&mut self, parts: &[Part]) {
+        if !self.suspects.is_empty() {
+            let fine = self.topics(parts);
+            self.suspects.retain(|topic| !fine.contains(topic));
+        }
         for (id, index) in parts {
             if let Some(mut job) = self.jobs.remove(id) {
                 job.done = index + 1;

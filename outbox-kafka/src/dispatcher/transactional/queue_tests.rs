@@ -210,3 +210,19 @@ async fn a_topic_in_trouble_ends_the_runs_before_its_first_record_and_no_others(
     assert_eq!(runs[0].kinds().unwrap(), [DONE, Err(FailureKind::Retry)]);
     assert_eq!(runs[2].kinds().unwrap(), [DONE, DONE]);
 }
+
+#[tokio::test]
+async fn a_suspected_topic_goes_alone_until_it_is_committed() {
+    let (mut queue, _runs) = queue(&[2, 1, 1]);
+    let doubtful = TopicName::new("doubtful").unwrap();
+    queue.jobs.get_mut(&1).unwrap().request.records[1].topic = doubtful.clone();
+    queue.jobs.get_mut(&2).unwrap().request.records[0].topic = doubtful.clone();
+
+    queue.suspect([doubtful].into());
+
+    for expected in [vec![(2, 0)], vec![(1, 0), (1, 1), (3, 0)]] {
+        let parts = queue.next();
+        assert_eq!(parts, expected);
+        queue.committed(&parts);
+    }
+}

@@ -22,10 +22,19 @@ const STEPS_MAX: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(super) enum End {
     Committed,
-    /// Nothing of it will be seen; these records failed.
-    TakenBack(Vec<(Part, Code)>),
+    /// Nothing of it will be seen.
+    TakenBack(Objections),
     /// Nobody knows, and the producer is of no use any more.
-    Unknown(String),
+    Unknown(String, Objections),
+}
+
+/// Why a transaction was not committed.
+#[derive(Debug, Default)]
+pub(super) struct Objections {
+    /// The records that failed.
+    pub(super) records: Vec<(Part, Code)>,
+    /// What was said of the transaction as a whole.
+    pub(super) whole: Option<Code>,
 }
 
 /// A producer that has its transactional id, and with it the right to write under it.
@@ -33,8 +42,6 @@ pub(super) enum End {
 pub(super) struct Session {
     instance: Arc<Instance>,
     reports: mpsc::UnboundedReceiver<Report>,
-    /// How long a record may take.
-    patience: Duration,
 }
 
 impl Session {
@@ -46,7 +53,6 @@ impl Session {
         Ok(Self {
             instance: Arc::new(instance),
             reports,
-            patience: config.delivery_timeout + Duration::from_secs(5),
         })
     }
 
@@ -74,28 +80,48 @@ impl Session {
         self.instance.send(record, partition, ticket)
     }
 
-    /// Waits for the verdicts on `sent` records, then commits; or takes all back if any failed, here or before.
-    pub(super) async fn end(&mut self, sent: usize, mut failures: Vec<(Part, Code)>) -> End {
-        let deadline = Instant::now() + self.patience;
+    /// Commits `sent` records; or takes all back if any fails, or one is here that the client did not take.
+    ///
+    /// The verdicts on the records are read last: what a coordinator says of a topic ends the transaction at once, but
+    /// its records only when their time is up.
+    pub(super) async fn end(&mut self, sent: usize, refused: Vec<(Part, Code)>) -> End {
+        let mut objections = Objections {
+            records: refused,
+            whole: None,
+        };
+        if objections.records.is_empty() {
+            match self.step(|instance| instance.commit_transaction(STEP)).await {
+                Ok(()) => {
+                    self.verdicts(sent).await;
+                    return End::Committed;
+                }
+                Err(Trouble::TakeBack(_, code)) => objections.whole = Some(code),
+                Err(trouble) => return End::Unknown(trouble.to_string(), objections),
+            }
+        }
+        let aborted = self.step(|instance| instance.abort_transaction(STEP)).await;
+        if aborted.is_ok() {
+            objections.records.extend(self.verdicts(sent).await);
+        }
+        match aborted {
+            Ok(()) => End::TakenBack(objections),
+            Err(trouble) => End::Unknown(trouble.to_string(), objections),
+        }
+    }
+
+    /// The records that failed, of the `sent` ones of a transaction that has ended.
+    async fn verdicts(&mut self, sent: usize) -> Vec<(Part, Code)> {
+        let mut failures = Vec::new();
         for _ in 0..sent {
-            let Ok(Some(report)) = tokio::time::timeout_at(deadline, self.reports.recv()).await else {
-                return End::Unknown("the client does not say what became of a record".to_owned());
+            // All have been reported by now.
+            let Ok(Some(report)) = tokio::time::timeout(STEP, self.reports.recv()).await else {
+                break;
             };
             if let Err(code) = report.result {
                 failures.push(((report.ticket.job, report.ticket.index), code));
             }
         }
-        if failures.is_empty() {
-            match self.step(|instance| instance.commit_transaction(STEP)).await {
-                Ok(()) => return End::Committed,
-                Err(Trouble::TakeBack(_)) => {}
-                Err(trouble) => return End::Unknown(trouble.to_string()),
-            }
-        }
-        match self.step(|instance| instance.abort_transaction(STEP)).await {
-            Ok(()) => End::TakenBack(failures),
-            Err(trouble) => End::Unknown(trouble.to_string()),
-        }
+        failures
     }
 
     /// Runs a step of the client on a thread that may block, and takes it up again while that helps.

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::queue::{Part, Queue};
-use super::session::{End, Session};
+use super::session::{End, Objections, Session};
 use crate::client_log::ClientLog;
 use crate::dispatcher::instance::{Instance, InstanceConfig};
 use crate::dispatcher::job::{JobId, Request, late};
@@ -30,6 +30,8 @@ const REST: Duration = Duration::from_secs(1);
 struct UnderWay {
     topics: HashSet<TopicName>,
     instance: Weak<Instance>,
+    /// It comes to nothing, because of a topic.
+    ended_early: bool,
 }
 
 /// Everything but the producer, so that it goes on while the producer is waited for.
@@ -135,6 +137,7 @@ impl Worker {
         let in_trouble = |topic| self.topics.trouble(topic).is_some();
         if self.under_way.topics.iter().any(in_trouble) {
             self.under_way.topics.clear();
+            self.under_way.ended_early = true;
             if let Some(instance) = self.under_way.instance.upgrade() {
                 instance.purge_all();
             }
@@ -226,29 +229,42 @@ impl Worker {
         self.under_way = UnderWay {
             topics: self.queue.topics(&sent),
             instance: session.purger(),
+            ended_early: false,
         };
         let end = self.meanwhile(session.end(sent.len(), failures)).await;
-        let cut_short = std::mem::take(&mut self.under_way).topics.is_empty();
+        let ended_early = std::mem::take(&mut self.under_way).ended_early;
         match end {
             End::Committed => self.queue.committed(&sent),
-            End::TakenBack(failures) => {
-                tracing::debug!(
-                    records = parts.len(),
-                    failures = failures.len(),
-                    "a transaction was taken back"
-                );
-                self.forget_topics(&failures);
-                self.queue.taken_back(&parts, &failures);
+            End::TakenBack(objections) => {
+                tracing::debug!(records = parts.len(), ?objections, "a transaction was taken back");
+                if !self.is_a_topics(&sent, &objections) {
+                    self.forget_topics(&objections.records);
+                    self.queue.taken_back(&parts, &objections.records);
+                }
             }
             // Those whose topic it was are charged, and the others go again while they have time.
-            End::Unknown(why) if cut_short => {
+            End::Unknown(why, objections) if ended_early || self.is_a_topics(&sent, &objections) => {
                 tracing::debug!(error = %why, "a topic's trouble has ended a transaction, a new producer takes over");
                 session.discard();
                 return None;
             }
-            End::Unknown(why) => return self.lose(session, &parts, why).await,
+            End::Unknown(why, _) => return self.lose(session, &parts, why).await,
         }
         Some(session)
+    }
+
+    /// Whether the coordinator objected to a topic. It does not say to which: if there were several, each goes alone.
+    fn is_a_topics(&mut self, sent: &[Part], objections: &Objections) -> bool {
+        let Some(code) = objections.whole.filter(|code| fault(*code) == Fault::Topic) else {
+            return false;
+        };
+        let topics = self.queue.topics(sent);
+        let mut each = topics.iter();
+        if let (Some(topic), None) = (each.next(), each.next()) {
+            self.topics.refused(topic, code, Instant::now());
+        }
+        self.queue.suspect(topics);
+        true
     }
 
     /// Hands records over, up to one that the client does not take: which it took, and what it said of that one.
