@@ -92,6 +92,38 @@ async fn every_format_comes_back_from_a_real_topic_as_it_was() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_has_the_time_of_writing_however_old_or_early_its_event() {
+    let bootstrap = shared().await.bootstrap();
+    let topic = unique("time");
+    create_topic(bootstrap, &topic, 1, &[]).await;
+    let dispatcher = dispatcher(bootstrap, &topic);
+    let now = jiff::Timestamp::now();
+    let hours = |hours| jiff::SignedDuration::from_hours(hours);
+
+    for (n, created_at) in [now - hours(24 * 30), now + hours(48)].into_iter().enumerate() {
+        let mut early_or_late = (*envelope(id(1, n as u64))).clone();
+        early_or_late.created_at = created_at;
+        dispatcher
+            .dispatch(&delivery(Arc::new(early_or_late)))
+            .await
+            .unwrap();
+    }
+
+    let times = records(bootstrap, &topic, |message| {
+        message.timestamp().to_millis().unwrap()
+    })
+    .await;
+    assert_eq!(times[0].len(), 2);
+    for time in &times[0] {
+        let written = jiff::Timestamp::from_millisecond(*time).unwrap();
+        assert!(
+            (written - hours(1)..written + hours(1)).contains(&now),
+            "{written}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_record_over_the_topics_limit_is_rejected_alone_with_the_brokers_word() {
     let bootstrap = shared().await.bootstrap();
     let topic = unique("small");

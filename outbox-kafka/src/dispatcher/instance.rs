@@ -82,6 +82,9 @@ impl Instance {
     }
 
     /// Hands a record over. Never blocks.
+    ///
+    /// Its time is that of writing, not that of the event: retention counts from it, and an event that has waited for
+    /// long would be gone from the topic before anyone reads it. Brokers also refuse what is too far ahead of them.
     pub(super) fn send(
         &self,
         record: &OutgoingRecord,
@@ -99,7 +102,6 @@ impl Instance {
             BaseRecord::with_opaque_to(record.topic.as_str(), Box::new(ticket))
                 .partition(partition)
                 .payload(record.value.as_str())
-                .timestamp(record.timestamp_ms)
                 .headers(headers);
         sent.key = record.key.as_deref();
         match self.producer.send(sent) {

@@ -25,7 +25,8 @@ pub struct OutgoingRecord {
     pub value: String,
     /// What travels beside it, in this order.
     pub headers: Vec<(String, String)>,
-    /// When the event was published, in milliseconds since 1970.
+    /// When the event was published, in milliseconds since 1970. The dispatchers write the time of writing instead, from
+    /// which a topic's retention counts; every format says when the event was published.
     pub timestamp_ms: i64,
 }
 
