@@ -96,11 +96,18 @@ impl KafkaSettings {
         let secrets = self
             .properties
             .iter()
-            .filter(|(name, value)| !is_shown(name) && value.len() >= 4);
+            .filter(|(name, value)| !is_shown(name) && value.len() >= 4 && !is_harmless(name, value));
         secrets.fold(text.to_owned(), |text, (_, secret)| {
             text.replace(secret, "<not shown>")
         })
     }
+}
+
+/// A number or a yes or no, of a property that does not sound like a secret: such a value is in every other text.
+fn is_harmless(name: &str, value: &str) -> bool {
+    const SECRETIVE: [&str; 6] = ["password", "secret", "token", "key", "sasl", "ssl"];
+    let plain = matches!(value, "true" | "false") || value.bytes().all(|byte| byte.is_ascii_digit());
+    plain && !SECRETIVE.iter().any(|word| name.contains(word))
 }
 
 fn is_shown(name: &str) -> bool {
@@ -153,6 +160,17 @@ mod tests {
         let refusal = settings.refused(&error);
 
         assert!(!format!("{refusal} {refusal:?}").contains("s3cret"), "{refusal}");
+    }
+
+    #[test]
+    fn numbers_are_left_in_a_text_unless_they_are_a_password() {
+        let settings = KafkaSettings::new("127.0.0.1:9")
+            .with("session.timeout.ms", "6000")
+            .with("sasl.password", "123456");
+
+        let text = settings.redact("after 6000 ms with 123456");
+
+        assert_eq!(text, "after 6000 ms with <not shown>");
     }
 
     #[test]

@@ -7,7 +7,9 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_core::{Context, HandlerError, Relay, RelayHandle, RetryPolicy};
+use outbox_core::{
+    Claimed, Context, HandlerError, Outcome, Relay, RelayHandle, RetryPolicy, Settlement, Source,
+};
 use outbox_dev::DevKafka;
 use outbox_inproc::Registry;
 use outbox_kafka::{DeadLetters, KafkaSource, SourceOptions, TopicName};
@@ -51,6 +53,15 @@ async fn until(mut reached: impl FnMut() -> bool) {
     while !reached() {
         assert!(Instant::now() < patience, "it never came to that");
         tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+fn completed(claimed: &Claimed) -> Settlement {
+    Settlement {
+        token: claimed.token,
+        position: claimed.position,
+        id: claimed.id,
+        outcome: Outcome::Completed,
     }
 }
 
@@ -110,6 +121,35 @@ async fn a_dead_letter_that_cannot_be_written_waits_alone() {
 
     relay.shutdown().await.unwrap();
     source.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_paused_partition_that_leaves_and_returns_is_read_again() {
+    let group = group(2).await;
+    publish_good(&group, 100).await;
+    let options = SourceOptions::default()
+        .with_buffered_events_max(10)
+        .with_window_max(10)
+        .with_stall_timeout(Duration::from_secs(600));
+    let stays = group.source_with(&group.settings(), options);
+    // Of each partition there is more than it holds: both are paused.
+    until(|| stays.totals().unfinished == 20).await;
+    let held = claim_in_all(&stays, 20).await;
+    let guest = group.source();
+    claim_in_all(&guest, 5).await;
+    until(|| held.iter().any(|claimed| claimed.lost.is_cancelled())).await;
+    let left = stays.totals().unfinished;
+    guest.close().await;
+
+    until(|| stays.totals().unfinished > left).await;
+    let kept = held.iter().filter(|claimed| !claimed.lost.is_cancelled());
+    let settled = stays.settle(kept.map(completed).collect()).await.unwrap();
+
+    assert!(
+        settled.lost.is_empty(),
+        "the other partition was ours all the time"
+    );
+    stays.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

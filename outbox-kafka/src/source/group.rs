@@ -117,6 +117,7 @@ impl ConsumerContext for Group {
             Rebalance::Assign(list) => {
                 let assigned = names(list);
                 tracing::info!(partitions = ?assigned, "partitions assigned");
+                assigned.iter().for_each(|name| self.shared.forget_report(name));
                 let mut state = self.shared.state();
                 assigned.into_iter().for_each(|name| state.assign(name));
                 drop(state);

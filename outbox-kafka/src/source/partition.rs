@@ -8,6 +8,8 @@ use rdkafka::message::OwnedMessage;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::options::SourceOptions;
+
 /// Events that share it are handled one at a time.
 pub(super) type Key = (TenantId, OrderingKey);
 
@@ -159,6 +161,20 @@ impl Partition {
     /// How far it was read past its oldest unfinished record.
     pub(super) fn beyond(&self) -> usize {
         self.tracker.beyond()
+    }
+
+    /// It holds enough: nothing more should be read.
+    pub(super) fn is_full(&self, options: &SourceOptions) -> bool {
+        self.entries.len() >= options.buffered_events_max
+            || self.bytes >= options.buffered_bytes_max
+            || self.beyond() >= options.window_max
+    }
+
+    /// There is room for more again.
+    pub(super) fn is_roomy(&self, options: &SourceOptions) -> bool {
+        self.entries.len() <= options.buffered_events_max / 2
+            && self.bytes <= options.buffered_bytes_max / 2
+            && self.beyond() <= options.window_max / 2
     }
 
     /// The assignment is over: whoever holds something of it is told.

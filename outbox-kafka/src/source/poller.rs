@@ -57,6 +57,7 @@ pub(super) fn run(recipe: &Recipe, first: BaseConsumer<Group>, shared: &Arc<Shar
         };
         let ended = Poller {
             consumer: &current,
+            settings: &recipe.settings,
             shared,
         }
         .poll();
@@ -101,6 +102,7 @@ fn commit(consumer: &BaseConsumer<Group>, shared: &Shared, mode: CommitMode) {
 
 struct Poller<'a> {
     consumer: &'a BaseConsumer<Group>,
+    settings: &'a KafkaSettings,
     shared: &'a Shared,
 }
 
@@ -110,7 +112,8 @@ impl Poller<'_> {
         let (mut next_care, mut next_commit) = (Instant::now(), Instant::now());
         while !self.shared.is_stopping() {
             match self.consumer.poll(POLL) {
-                Some(Ok(message)) => self.shared.take(message.detach()),
+                Some(Ok(message)) if self.shared.take(message.detach()) => self.pause_and_resume(),
+                Some(Ok(_)) => {}
                 Some(Err(error)) => self.note(&error),
                 None => {}
             }
@@ -126,7 +129,7 @@ impl Poller<'_> {
                 commit(self.consumer, self.shared, CommitMode::Async);
             }
             if let Some((_, why)) = self.consumer.client().fatal_error() {
-                return Some(why);
+                return Some(self.settings.redact(&why));
             }
             if let Some((topic, partition)) = self.shared.stalled() {
                 return Some(format!(
@@ -147,7 +150,8 @@ impl Poller<'_> {
                     | Code::GroupAuthorizationFailed
             )
         );
-        self.shared.fail(error.to_string(), lasting);
+        self.shared
+            .fail(self.settings.redact(&error.to_string()), lasting);
     }
 
     /// Stops reading partitions that hold enough, and goes on with those that have room again.
@@ -160,13 +164,7 @@ impl Poller<'_> {
             let Some(partition) = state.partition_mut(&name) else {
                 continue;
             };
-            let (events, beyond) = (partition.entries.len(), partition.beyond());
-            let full = events >= options.buffered_events_max
-                || partition.bytes >= options.buffered_bytes_max
-                || beyond >= options.window_max;
-            let roomy = events <= options.buffered_events_max / 2
-                && partition.bytes <= options.buffered_bytes_max / 2
-                && beyond <= options.window_max / 2;
+            let (full, roomy) = (partition.is_full(options), partition.is_roomy(options));
             if full && !partition.paused {
                 partition.paused = true;
                 pause.add_partition(&name.0, name.1);

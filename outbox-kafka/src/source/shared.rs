@@ -28,7 +28,8 @@ pub struct PartitionLag {
     pub topic: String,
     /// The partition.
     pub partition: i32,
-    /// How many records are not finished, read or not.
+    /// How many records are not finished, read or not. Counted by offsets: while something is unfinished, the markers
+    /// of transactions and what was compacted away behind it count as well. None means that all is finished.
     pub records: u64,
 }
 
@@ -91,14 +92,16 @@ impl Shared {
         self.reports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a record that was polled.
-    pub(super) fn take(&self, record: OwnedMessage) {
-        let name = (record.topic().to_owned(), record.partition());
+    /// Takes a record that was polled; whether its partition is to be paused.
+    pub(super) fn take(&self, record: OwnedMessage) -> bool {
         let facts = facts(&record, &self.options);
-        self.state()
-            .push(&name, record.offset(), record, facts, Instant::now());
+        let mut state = self.state();
+        let partition = state.push(record, facts, Instant::now());
+        let full = partition.is_some_and(|partition| !partition.paused && partition.is_full(&self.options));
+        drop(state);
         self.recover();
         self.arrived.notify_one();
+        full
     }
 
     pub(super) fn stop(&self) {
@@ -165,6 +168,11 @@ impl Shared {
         reports.insert(name, reported);
     }
 
+    /// What was reported of it was of an earlier assignment.
+    pub(super) fn forget_report(&self, name: &Name) {
+        self.reports().remove(name);
+    }
+
     pub(super) fn forget_reports(&self) {
         self.reports().clear();
     }
@@ -186,10 +194,16 @@ impl Shared {
         let (reports, state) = (self.reports(), self.state());
         let lags = state.partitions().filter_map(|(name, partition)| {
             let reported = reports.get(name)?;
-            let finished = partition
-                .to_commit()
-                .or(partition.committed)
-                .unwrap_or(reported.committed_offset);
+            let known = partition.to_commit().or(partition.committed);
+            let finished = match partition.entries.keys().next() {
+                Some(oldest) => *oldest,
+                // All that was read is finished, and what it read past is no record: the marker of a transaction, or
+                // what has expired.
+                None if reported.queued == 0 => known
+                    .unwrap_or(reported.committed_offset)
+                    .max(reported.next_offset),
+                None => known.unwrap_or(reported.committed_offset),
+            };
             let records = u64::try_from(reported.end - finished.max(0)).unwrap_or(0);
             let (topic, partition) = name.clone();
             Some(PartitionLag {
@@ -309,13 +323,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_lag_counts_from_what_is_committed_to_the_end() {
+    async fn a_lag_counts_from_what_was_read_to_the_end_if_nothing_is_held() {
         let shared = Shared::new(SourceOptions::default());
         shared.state().assign(name());
+        let lags = || shared.lags().iter().map(|lag| lag.records).collect::<Vec<_>>();
 
         report(&shared, 20, 10);
-
-        let lags: Vec<u64> = shared.lags().iter().map(|lag| lag.records).collect();
-        assert_eq!(lags, [16]);
+        assert_eq!(lags(), [10]);
+        report(&shared, 10, 10);
+        assert_eq!(
+            lags(),
+            [0],
+            "whatever lies between what is committed and the end, it is no record"
+        );
     }
 }

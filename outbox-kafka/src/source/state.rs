@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
 use outbox_core::{ClaimRequest, ClaimToken, Outcome, Position, Settlement};
-use rdkafka::message::OwnedMessage;
+use rdkafka::message::{Message, OwnedMessage};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -84,17 +84,12 @@ impl State {
         }
     }
 
-    pub(super) fn push(
-        &mut self,
-        name: &Name,
-        offset: i64,
-        record: OwnedMessage,
-        facts: Facts,
-        now: Instant,
-    ) {
-        if let Some(partition) = self.partitions.get_mut(name) {
-            partition.push(offset, record, facts, now);
-        }
+    /// Takes a record; the partition it is of, if that is ours.
+    pub(super) fn push(&mut self, record: OwnedMessage, facts: Facts, now: Instant) -> Option<&Partition> {
+        let name = (record.topic().to_owned(), record.partition());
+        let partition = self.partitions.get_mut(&name)?;
+        partition.push(record.offset(), record, facts, now);
+        Some(partition)
     }
 
     pub(super) fn partitions(&self) -> impl Iterator<Item = (&Name, &Partition)> {
