@@ -43,7 +43,7 @@
 //! | saying what happened | [`Event`], [`NewEvent`], [`PgPublisher`] |
 //! | reacting to it | [`Handler`], [`on_event`], [`Registry`], [`HandlerError`]; once per event: [`PgInbox`] |
 //! | delivering | [`PgSource`], [`Relay`], [`RelaySettings`] |
-//! | setting up, and looking | [`migrate`], [`PgAdmin`], [`PgPruner`], [`Health`] |
+//! | setting up, and looking | [`migrate`], [`admin`], [`Health`] |
 //! | another way in between | `kafka`, [`Router`], [`FanOut`] |
 //! | a source or dispatcher of your own | [`Source`], [`Dispatcher`] |
 //!
