@@ -12,7 +12,8 @@ use outbox_dev::{DevKafka, KafkaStop};
 use outbox_kafka::{
     DispatcherOptions, KafkaSettings, RecordMapping, TopicName, TopicRule, TransactionalDispatcher,
 };
-use support::cluster::{create_topic, delete_topic, log, unique};
+use rdkafka::message::Message;
+use support::cluster::{create_topic, delete_topic, log, records, unique};
 use support::event::{envelope, envelope_of_size, events, id};
 use support::relay::{Pace, relay};
 use support::table::Table;
@@ -125,6 +126,25 @@ async fn a_topic_deleted_under_way_costs_its_own_events_an_attempt_and_no_others
     }
     let expected: Vec<_> = (0..4).map(|n| id(0, n)).collect();
     assert_eq!(log(bootstrap, &fine).await, [expected]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn batches_stay_below_what_the_topic_takes() {
+    let bootstrap = shared().await.bootstrap();
+    let topic = unique("batches");
+    create_topic(bootstrap, &topic, 1, &[("max.message.bytes", "20000")]).await;
+    let dispatcher = dispatcher(bootstrap, &topic, &topic);
+    until_delivered(&dispatcher, id(0, 0)).await;
+    let run: Vec<_> = (0..100)
+        .map(|n| delivery(envelope_of_size(id(1, n), 1000)))
+        .collect();
+
+    let results = dispatcher.dispatch_run(&run).await;
+
+    assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 100);
+    let offsets = records(bootstrap, &topic, |message| message.offset()).await;
+    // Each transaction ends in a record of its own, so that a hundred of them would be seen.
+    assert!(*offsets[0].last().unwrap() < 110, "{:?}", offsets[0].last());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -38,6 +38,17 @@ pub(super) struct Facts {
     pub(super) message_bytes_max: Option<usize>,
 }
 
+/// What a batch needs beside its records.
+pub(super) const BATCH_FRAME: usize = 100;
+
+impl Facts {
+    /// The most bytes of a batch, if there is a limit: over it the broker refuses all of it.
+    pub(super) fn batch_bytes_max(&self) -> Option<usize> {
+        let most = self.message_bytes_max?;
+        Some(most.saturating_sub(BATCH_FRAME).max(1))
+    }
+}
+
 /// What the cluster said about a topic.
 #[derive(Debug, Clone)]
 enum Answer {

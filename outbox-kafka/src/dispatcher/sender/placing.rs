@@ -6,11 +6,9 @@ use tokio::time::Instant;
 use super::{Hand, Phase, Sender};
 use crate::dispatcher::careful::Suspect;
 use crate::dispatcher::job::{JobId, Request};
-use crate::dispatcher::topics::{Facts, Knowledge};
+use crate::dispatcher::topics::{BATCH_FRAME, Facts, Knowledge};
 use crate::{OutgoingRecord, partition_of};
 
-/// What a batch needs beside its records.
-const BATCH_FRAME: usize = 100;
 /// So many records without a key go to one partition before it is the next one's turn: they share requests.
 const STICKY: u32 = 64;
 
@@ -104,10 +102,7 @@ impl Sender {
 
     /// A batch over the topic's limit is refused whole, so batches have to stay below the smallest limit.
     fn fit_batches(&mut self, facts: Facts) {
-        let Some(most) = facts
-            .message_bytes_max
-            .map(|most| most.saturating_sub(BATCH_FRAME).max(1))
-        else {
+        let Some(most) = facts.batch_bytes_max() else {
             return;
         };
         if most >= self.batch_bytes_max {

@@ -187,10 +187,14 @@ impl Queue {
             };
             return self.answer(*id, Failure::new(kind, *code));
         }
-        for ((id, index), _) in objections() {
-            if let Some(job) = self.jobs.get_mut(id) {
-                job.alone_until = job.alone_until.max(index + 1);
-            }
+        let parts: Vec<Part> = objections().map(|(part, _)| *part).collect();
+        parts.into_iter().for_each(|part| self.alone(part));
+    }
+
+    /// A record goes alone, and those of its run before it.
+    pub(super) fn alone(&mut self, (id, index): Part) {
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.alone_until = job.alone_until.max(index + 1);
         }
     }
 

@@ -42,6 +42,8 @@ pub(super) struct Objections {
 pub(super) struct Session {
     instance: Arc<Instance>,
     reports: mpsc::UnboundedReceiver<Report>,
+    /// The most bytes of its batches.
+    pub(super) batch_bytes_max: usize,
 }
 
 impl Session {
@@ -53,6 +55,7 @@ impl Session {
         Ok(Self {
             instance: Arc::new(instance),
             reports,
+            batch_bytes_max: config.batch_bytes_max,
         })
     }
 

@@ -64,6 +64,10 @@ pub(super) async fn run(
             worker.attend().await;
         } else if session.is_none() {
             session = worker.open(&transactional_id).await;
+        } else if let Some(large) =
+            session.take_if(|open| open.batch_bytes_max > worker.config.batch_bytes_max)
+        {
+            large.discard();
         } else if let Some(open) = session.take() {
             session = worker.transact(open).await;
         }
@@ -158,14 +162,22 @@ impl Worker {
         self.cut();
         let now = Instant::now();
         for id in self.queue.unplaced() {
-            if let Some((partitions, cut)) = self.partitions(id, now) {
+            // Records that their topic will probably refuse: they would take others along.
+            let mut large = Vec::new();
+            if let Some((partitions, cut)) = self.partitions(id, &mut large, now) {
                 self.queue.place(id, partitions, cut);
+                large.drain(..).for_each(|part| self.queue.alone(part));
             }
         }
     }
 
     /// `None`: the cluster is being asked.
-    fn partitions(&mut self, id: JobId, now: Instant) -> Option<(Vec<i32>, Option<Failure>)> {
+    fn partitions(
+        &mut self,
+        id: JobId,
+        large: &mut Vec<Part>,
+        now: Instant,
+    ) -> Option<(Vec<i32>, Option<Failure>)> {
         let mut partitions = Vec::new();
         for record in self.queue.records(id) {
             let facts = match self.topics.about(&record.topic, now) {
@@ -175,6 +187,12 @@ impl Worker {
                     return Some((partitions, Some(Failure::new(FailureKind::Retry, why))));
                 }
             };
+            if let Some(most) = facts.batch_bytes_max() {
+                if record.size() > most {
+                    large.push((id, partitions.len()));
+                }
+                self.config.batch_bytes_max = self.config.batch_bytes_max.min(most);
+            }
             let (size, most) = (record.size(), self.config.message_bytes_max);
             if size > most {
                 let why = format!("the record has up to {size} bytes; message_bytes_max is {most}");
