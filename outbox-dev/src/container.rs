@@ -84,15 +84,13 @@ impl Container {
         let container = started
             .map_err(|elapsed| DevError::control("start a container", elapsed))?
             .map_err(|error| DevError::control("start a container", error))?;
-        let host = container
-            .get_host()
-            .await
-            .map_err(|error| DevError::control("find the engine's host", error))?;
-        let host = if host.to_string() == "localhost" {
-            "127.0.0.1".to_owned()
-        } else {
-            host.to_string()
+        // Not what testcontainers takes for the host of a local engine: on a machine with a `/.dockerenv` that is the address
+        // of the engine's bridge, where nothing is published.
+        let host = match is_remote() {
+            true => container.get_host().await.map(|host| host.to_string()),
+            false => Ok("127.0.0.1".to_owned()),
         };
+        let host = host.map_err(|error| DevError::control("find the engine's host", error))?;
         Ok(Self {
             _container: Arc::new(container),
             supervisor: Arc::new(Mutex::new(supervisor)),
@@ -144,6 +142,10 @@ impl Container {
 async fn is_running(docker: &Docker, name: &str) -> Result<bool, testcontainers::bollard::errors::Error> {
     let state = docker.inspect_container(name, None).await?.state;
     Ok(state.and_then(|state| state.running).unwrap_or(false))
+}
+
+fn is_remote() -> bool {
+    env::var("DOCKER_HOST").is_ok_and(|host| !host.starts_with("unix:"))
 }
 
 /// Loopback only, unless the engine is on another machine.
