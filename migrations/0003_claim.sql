@@ -131,6 +131,8 @@ $$;
 -- What one look at the candidates found: lists that run side by side.
 CREATE TYPE "outbox"."outbox_look" AS (
     seen integer,
+    -- Up to where fresh events were read: beyond it, one may have a lower number than what stands in line.
+    horizon bigint,
     fresh_ids uuid[], fresh_tids tid[], fresh_seqs bigint[], fresh_keys text[], fresh_bytes integer[],
     due_ids uuid[], due_tids tid[], due_seqs bigint[], due_keys text[], due_bytes integer[], due_alone smallint[],
     hold_ids uuid[], hold_seqs bigint[],
@@ -303,6 +305,7 @@ BEGIN
         FROM candidate)
     SELECT
         count(*) FILTER (WHERE class = 'fresh'),
+        (SELECT seq FROM horizon),
         array_agg(id ORDER BY seq) FILTER (WHERE class = 'fresh' AND verdict = 'take'),
         array_agg(tid ORDER BY seq) FILTER (WHERE class = 'fresh' AND verdict = 'take'),
         array_agg(seq ORDER BY seq) FILTER (WHERE class = 'fresh' AND verdict = 'take'),
@@ -376,8 +379,9 @@ BEGIN
 END
 $$;
 
--- The events held behind due ones of their keys: up to p_room, in order, without a gap.
-CREATE FUNCTION "outbox"."outbox_followers"(p_heads bigint[], p_head_ids uuid[], p_room integer, p_shut text[], p_now timestamptz)
+-- The events held behind due ones of their keys: up to p_room, in order, without a gap, and none beyond p_horizon.
+CREATE FUNCTION "outbox"."outbox_followers"(
+    p_heads bigint[], p_head_ids uuid[], p_room integer, p_shut text[], p_horizon bigint, p_now timestamptz)
     RETURNS TABLE (id uuid, tid tid, seq bigint, key text, bytes integer) LANGUAGE plpgsql
     SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
@@ -388,7 +392,7 @@ BEGIN
     CROSS JOIN LATERAL (
         SELECT line.*, bool_and(line.fits) OVER (ORDER BY line.seq) AS unbroken FROM (
             SELECT next.id, next.ctid AS tid, next.seq, pg_column_size(next.payload) AS bytes,
-                next.class = 'held' AND next.alone = 0 AND next.event_type <> ALL (p_shut) AS fits
+                next.class = 'held' AND next.alone = 0 AND next.event_type <> ALL (p_shut) AND next.seq <= p_horizon AS fits
             FROM "outbox"."outbox" AS next
             WHERE next.tenant_id = head.tenant_id AND next.ordering_key = head.ordering_key AND next.seq > head.seq
                 AND next.status = 'pending' AND next.class <> 'fresh'
@@ -399,8 +403,7 @@ BEGIN
 END
 $$;
 
--- Writes a lease. Claims without keys commit asynchronously: losing one in a crash of the server means a second
--- delivery. A lost lease with keys would let another relay overtake the first within a key.
+-- Writes a lease.
 CREATE FUNCTION "outbox"."outbox_lease_out"(
     p_worker uuid, p_secret bigint, p_ids uuid[], p_tids tid[], p_keys text[], p_alone integer, p_now timestamptz, p_lease interval)
     RETURNS bigint LANGUAGE plpgsql AS $$
@@ -408,9 +411,6 @@ DECLARE
     v_number bigint;
     v_keyed boolean := array_remove(p_keys, NULL) <> '{}';
 BEGIN
-    IF NOT v_keyed AND current_setting('synchronous_commit') <> 'off' THEN
-        PERFORM set_config('synchronous_commit', 'off', true);
-    END IF;
     INSERT INTO "outbox"."outbox_lease" (secret, worker, ids, tids, keys, alone, created_at, until)
         VALUES (p_secret, p_worker, p_ids, p_tids, CASE WHEN v_keyed THEN p_keys END, p_alone, p_now, p_now + p_lease)
         RETURNING number INTO v_number;
@@ -492,7 +492,7 @@ BEGIN
     v_room := p_limit - cardinality(v_ids) - cardinality(v_lone_ids);
     IF v_room > 0 AND array_remove(v_keys, NULL) <> '{}' THEN
         FOR v_follower IN SELECT * FROM "outbox"."outbox_followers"(
-            v_seqs, v_ids, greatest(v_room - v_fresh, v_room / 2), p_full, v_now)
+            v_seqs, v_ids, greatest(v_room - v_fresh, v_room / 2), v_facts.paused || p_full, v_look.horizon, v_now)
         LOOP
             v_ids := v_ids || v_follower.id;    v_seqs := v_seqs || v_follower.seq;
             v_keys := v_keys || v_follower.key; v_bytes := v_bytes || v_follower.bytes;
@@ -510,6 +510,11 @@ BEGIN
             WHERE total <= p_max_bytes OR n = 1;
     END IF;
 
+    -- A claim without keys commits asynchronously: losing it in a crash of the server means a second delivery. A lost
+    -- lease with keys, among whatever others, would let another relay overtake the first within a key.
+    IF array_remove(v_keys || v_lone_keys, NULL) = '{}' AND current_setting('synchronous_commit') <> 'off' THEN
+        PERFORM set_config('synchronous_commit', 'off', true);
+    END IF;
     FOR i IN 1..cardinality(v_lone_ids) LOOP
         lease := "outbox"."outbox_lease_out"(
             p_worker, p_secret, v_lone_ids[i:i], v_lone_tids[i:i], v_lone_keys[i:i], v_lone, v_now, p_lease);
