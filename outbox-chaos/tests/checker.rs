@@ -291,6 +291,33 @@ fn a_relay_that_was_held_still_may_end_a_delivery_long_after_another_has() {
 }
 
 #[test]
+fn a_reject_lets_its_followers_go_on_although_its_relay_dies_before_it_is_recorded() {
+    let mut history = Script::default()
+        .published_to_fail(A, Some("k"), Policy::GoOn)
+        .published(B, Some("k"))
+        .started("r1", A)
+        .ended("r1", A, Ending::Failed)
+        .started("r1", B)
+        .killed("r1")
+        .started("r2", A)
+        .ended("r2", A, Ending::Failed)
+        .handled("r2", B)
+        .settled("r2", B)
+        .row(A, "failed", 1)
+        .row(B, "completed", 0);
+    for record in &mut history.0 {
+        match &mut record.what {
+            What::Intended { event, payload, .. } | What::Started { event, payload, .. } if *event == A => {
+                r#"{"n":1,"act":"reject","key":"k"}"#.clone_into(payload);
+            }
+            _ => {}
+        }
+    }
+
+    assert_eq!(history.broken(), []);
+}
+
+#[test]
 fn what_parks_or_stops_its_key_is_waited_for() {
     let rejected = |policy| {
         let script = Script::default()

@@ -8,6 +8,7 @@ use super::checker::{Rule, Verdict};
 use super::faults::Faults;
 use super::record::{Ending, Policy, Record, What};
 use super::story::{Delivery, Story};
+use crate::script::{Act, Scripted};
 
 /// An event of a key, in publish order.
 type Event<'a> = (Uuid, &'a Story);
@@ -151,9 +152,22 @@ fn death(story: &Story, from: i64) -> Option<i64> {
         return None;
     }
     let until = next_cycle.unwrap_or(i64::MAX);
-    ends(story, Ending::Failed)
-        .filter(|end| (from..until).contains(end))
-        .max()
+    let failed = ends(story, Ending::Failed).filter(|end| (from..until).contains(end));
+    // A reject is final at once: what follows in its run goes on, whether or not its relay lives to record it.
+    if is_rejected(story) {
+        failed.min()
+    } else {
+        failed.max()
+    }
+}
+
+fn is_rejected(story: &Story) -> bool {
+    let script = |payload: &String| serde_json::from_str::<Scripted>(payload).ok();
+    story
+        .payload
+        .as_ref()
+        .and_then(script)
+        .is_some_and(|script| script.act == Act::Reject)
 }
 
 fn ends(story: &Story, how: Ending) -> impl Iterator<Item = i64> {
