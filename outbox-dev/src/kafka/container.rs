@@ -78,35 +78,40 @@ impl Container {
     }
 }
 
-/// One node, broker and controller in one.
-fn environment(network: Network, port: u16) -> [(&'static str, String); 13] {
+/// One node, broker and controller in one. The coordinator of transactions calls the broker by its listener for brokers:
+/// the port that clients are told does not exist in the container.
+fn environment(network: Network, port: u16) -> [(&'static str, String); 15] {
     let one = || "1".to_owned();
-    let (client, controller) = match network {
-        Network::Bridge => ("0.0.0.0:9092".to_owned(), 9093),
-        Network::Host => (format!("127.0.0.1:{port}"), port + 5_000),
+    let (client, controller, internal) = match network {
+        Network::Bridge => ("0.0.0.0:9092".to_owned(), 9093, 9094),
+        Network::Host => (format!("127.0.0.1:{port}"), port + 5_000, port + 10_000),
     };
     [
         ("KAFKA_NODE_ID", one()),
         ("KAFKA_PROCESS_ROLES", "broker,controller".to_owned()),
         (
             "KAFKA_LISTENERS",
-            format!("PLAINTEXT://{client},CONTROLLER://localhost:{controller}"),
+            format!(
+                "PLAINTEXT://{client},INTERNAL://localhost:{internal},CONTROLLER://localhost:{controller}"
+            ),
         ),
         (
             "KAFKA_ADVERTISED_LISTENERS",
-            format!("PLAINTEXT://127.0.0.1:{port}"),
+            format!("PLAINTEXT://127.0.0.1:{port},INTERNAL://localhost:{internal}"),
         ),
         ("KAFKA_CONTROLLER_LISTENER_NAMES", "CONTROLLER".to_owned()),
-        ("KAFKA_INTER_BROKER_LISTENER_NAME", "PLAINTEXT".to_owned()),
+        ("KAFKA_INTER_BROKER_LISTENER_NAME", "INTERNAL".to_owned()),
         (
             "KAFKA_LISTENER_SECURITY_PROTOCOL_MAP",
-            "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT".to_owned(),
+            "CONTROLLER:PLAINTEXT,INTERNAL:PLAINTEXT,PLAINTEXT:PLAINTEXT".to_owned(),
         ),
         (
             "KAFKA_CONTROLLER_QUORUM_VOTERS",
             format!("1@localhost:{controller}"),
         ),
         ("KAFKA_OFFSETS_TOPIC_REPLICATION_FACTOR", one()),
+        ("KAFKA_OFFSETS_TOPIC_NUM_PARTITIONS", "4".to_owned()),
+        ("KAFKA_TRANSACTION_STATE_LOG_NUM_PARTITIONS", "4".to_owned()),
         ("KAFKA_TRANSACTION_STATE_LOG_REPLICATION_FACTOR", one()),
         ("KAFKA_TRANSACTION_STATE_LOG_MIN_ISR", one()),
         ("KAFKA_GROUP_INITIAL_REBALANCE_DELAY_MS", "0".to_owned()),

@@ -1,12 +1,12 @@
 //! A real cluster: its topics, and what is on them.
 
 use std::collections::HashSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, NewTopic, ResourceSpecifier, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::error::KafkaError;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::message::{BorrowedMessage, Message};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
@@ -86,12 +86,16 @@ fn read_topic<T>(bootstrap: &str, topic: &str, read: impl Fn(&BorrowedMessage<'_
     }
     consumer.assign(&list).unwrap();
     let mut log: Vec<Vec<T>> = (0..partitions).map(|_| Vec::new()).collect();
-    let mut ended = HashSet::new();
+    let (mut ended, deadline) = (HashSet::new(), Instant::now() + PATIENCE);
     while ended.len() < partitions {
         // None: the records up to the end of the topic did not come.
         match consumer.poll(PATIENCE).unwrap() {
             Ok(message) => log[message.partition() as usize].push(read(&message)),
             Err(KafkaError::PartitionEOF(partition)) => drop(ended.insert(partition)),
+            // A broker that was just brought up again may not serve yet.
+            Err(KafkaError::MessageConsumption(Code::AllBrokersDown | Code::BrokerTransportFailure)) => {
+                assert!(Instant::now() < deadline, "the broker does not come back");
+            }
             Err(error) => panic!("{error}"),
         }
     }
