@@ -83,8 +83,10 @@ CREATE TABLE "outbox"."outbox_lease" (
     secret     bigint      NOT NULL,
     worker     uuid        NOT NULL,
     ids        uuid[]      NOT NULL,
+    -- Beside ids: what tells events apart. Ids alone do not: each tenant may use the same.
+    seqs       bigint[]    NOT NULL,
     -- Beside ids: where the row of each was when it was claimed. A hint that saves the way through the index: rows move
-    -- when they are changed by hand or the table is rewritten, so whoever follows it checks the id, and asks the index
+    -- when they are changed by hand or the table is rewritten, so whoever follows it checks the number, and asks the index
     -- for what it does not find there.
     tids       tid[]       NOT NULL,
     -- Beside ids: tenant and ordering key of each event in one text, NULL where it has none. NULL if none has any.
@@ -95,7 +97,8 @@ CREATE TABLE "outbox"."outbox_lease" (
     CONSTRAINT "outbox_lease_pkey" PRIMARY KEY (number)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_analyze_threshold = 100000000);
 -- Lists of a few kB that live for milliseconds: compressing them costs more than it saves.
-ALTER TABLE "outbox"."outbox_lease" ALTER COLUMN ids SET STORAGE EXTERNAL, ALTER COLUMN tids SET STORAGE EXTERNAL;
+ALTER TABLE "outbox"."outbox_lease" ALTER COLUMN ids SET STORAGE EXTERNAL,
+    ALTER COLUMN seqs SET STORAGE EXTERNAL, ALTER COLUMN tids SET STORAGE EXTERNAL;
 
 -- What an operator paused, and which keys wait for one because an event of theirs failed for good.
 CREATE TABLE "outbox"."outbox_block" (

@@ -56,16 +56,16 @@ BEGIN
         claim_count = event.claim_count + lost.guilty::integer,
         alone = CASE WHEN lost.alone = 0 THEN 1 ELSE 2 END
     FROM (
-        SELECT lease.alone, unnest(lease.ids) AS id,
+        SELECT lease.alone, unnest(lease.ids) AS id, unnest(lease.seqs) AS seq,
             lease.alone > 0 AND pg_postmaster_start_time() < lease.created_at
             AND count(*) FILTER (WHERE lease.alone > 0) OVER (PARTITION BY lease.worker) = 1 AS guilty
         FROM "outbox"."outbox_lease" AS lease WHERE lease.number = ANY (v_leases)) AS lost
-    WHERE event.id = lost.id AND event.status = 'pending';
+    WHERE event.id = lost.id AND event.seq = lost.seq AND event.status = 'pending';
 
     FOR v_key IN
         SELECT DISTINCT event.tenant_id, event.ordering_key
-        FROM "outbox"."outbox_lease" AS lease CROSS JOIN unnest(lease.ids) AS lost (id)
-        JOIN "outbox"."outbox" AS event ON event.id = lost.id
+        FROM "outbox"."outbox_lease" AS lease CROSS JOIN unnest(lease.ids, lease.seqs) AS lost (id, seq)
+        JOIN "outbox"."outbox" AS event ON event.id = lost.id AND event.seq = lost.seq
         WHERE lease.number = ANY (v_leases) AND event.ordering_key IS NOT NULL
     LOOP
         PERFORM "outbox"."outbox_promote"(v_key.tenant_id, v_key.ordering_key, p_now);
@@ -111,6 +111,7 @@ $$;
 -- How many milliseconds from now something may become due that no publisher announces: a schedule or a retry whose time
 -- comes, or a lease that ends because its relay is gone (not above 0 if it is due). NULL if nothing will. A sleeping relay asks, and looks then.
 CREATE FUNCTION "outbox"."outbox_next_due"() RETURNS double precision LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
     SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     v_now timestamptz := clock_timestamp();
@@ -130,7 +131,8 @@ $$;
 
 -- What one look at the candidates found: lists that run side by side.
 CREATE TYPE "outbox"."outbox_look" AS (
-    seen integer,
+    -- How many fresh events were read, and whether there are more of the others than were.
+    seen integer, cut boolean,
     -- Up to where fresh events were read: beyond it, one may have a lower number than what stands in line.
     horizon bigint,
     fresh_ids uuid[], fresh_tids tid[], fresh_seqs bigint[], fresh_keys text[], fresh_bytes integer[],
@@ -204,8 +206,8 @@ BEGIN
             SELECT id, ctid AS tid, seq, pg_column_size(payload) AS bytes,
                 CASE WHEN ordering_key IS NOT NULL THEN "outbox"."outbox_key"(tenant_id, ordering_key) END AS key
             FROM "outbox"."outbox"
-            WHERE status = 'pending' AND class = 'fresh' AND seq > p_facts.mark AND id NOT IN (
-                SELECT unnest(lease.ids) FROM "outbox"."outbox_lease" AS lease WHERE lease.number > p_facts.lease_mark)
+            WHERE status = 'pending' AND class = 'fresh' AND seq > p_facts.mark AND seq NOT IN (
+                SELECT unnest(lease.seqs) FROM "outbox"."outbox_lease" AS lease WHERE lease.number > p_facts.lease_mark)
             ORDER BY seq LIMIT p_window) AS fresh
         -- Once per event: merged with the statement around it, the question would be asked for each of its lists.
         OFFSET 0) AS event;
@@ -227,6 +229,8 @@ CREATE FUNCTION "outbox"."outbox_look"(
 #variable_conflict use_column
 DECLARE
     v_barred text[] := '{}';
+    -- How many barred events are read of each type.
+    v_share integer;
     v_look "outbox"."outbox_look";
 BEGIN
     IF p_full = '{}' AND p_facts.plain THEN
@@ -238,9 +242,10 @@ BEGIN
     IF p_facts.barred THEN
         v_barred := "outbox"."outbox_open_types"(p_facts.paused || p_full);
     END IF;
+    v_share := greatest(p_window / greatest(cardinality(v_barred), 1), 10);
 
     WITH flight AS MATERIALIZED (
-        SELECT unnest(ids) AS id FROM "outbox"."outbox_lease" WHERE number > p_facts.lease_mark),
+        SELECT unnest(seqs) AS seq FROM "outbox"."outbox_lease" WHERE number > p_facts.lease_mark),
     -- Whether any key is blocked or has a line: as of this statement, like the leases (see outbox_look_plainly).
     way AS MATERIALIZED (
         SELECT EXISTS (SELECT FROM "outbox"."outbox_block" WHERE scope = 'key') AS blocked,
@@ -252,7 +257,7 @@ BEGIN
     fresh AS MATERIALIZED (
         SELECT seq, id, ctid AS tid, tenant_id, ordering_key, event_type, class, alone, pg_column_size(payload) AS bytes, available_at
         FROM "outbox"."outbox"
-        WHERE status = 'pending' AND class = 'fresh' AND seq > p_facts.mark AND id NOT IN (SELECT id FROM flight)
+        WHERE status = 'pending' AND class = 'fresh' AND seq > p_facts.mark AND seq NOT IN (SELECT seq FROM flight)
         ORDER BY seq LIMIT p_window),
     horizon AS MATERIALIZED (
         SELECT CASE WHEN count(*) = p_window THEN max(seq) ELSE 9223372036854775807 END AS seq FROM fresh),
@@ -260,16 +265,15 @@ BEGIN
         SELECT seq, id, ctid AS tid, tenant_id, ordering_key, event_type, class, alone, pg_column_size(payload) AS bytes, available_at
         FROM "outbox"."outbox"
         WHERE status = 'pending' AND class IN ('scheduled', 'waiting') AND available_at <= p_now
-            AND alone <= p_facts.alone_max AND id NOT IN (SELECT id FROM flight)
+            AND alone <= p_facts.alone_max AND seq NOT IN (SELECT seq FROM flight)
         ORDER BY available_at, seq LIMIT p_window),
     barred AS MATERIALIZED (
         SELECT event.* FROM unnest(v_barred) AS open (event_type) CROSS JOIN LATERAL (
             SELECT seq, id, ctid AS tid, tenant_id, ordering_key, event_type, class, alone, pg_column_size(payload) AS bytes, available_at
             FROM "outbox"."outbox" AS event
             WHERE status = 'pending' AND class = 'barred' AND event.event_type = open.event_type
-                AND alone <= p_facts.alone_max AND id NOT IN (SELECT id FROM flight)
-            ORDER BY event.event_type, seq LIMIT p_window) AS event
-        LIMIT p_window),
+                AND alone <= p_facts.alone_max AND seq NOT IN (SELECT seq FROM flight)
+            ORDER BY event.event_type, seq LIMIT v_share) AS event),
     -- Keys with a fresh event whose type may not run: what comes after it waits.
     stuck AS MATERIALIZED (
         SELECT tenant_id, ordering_key, min(seq) AS seq FROM fresh
@@ -302,21 +306,26 @@ BEGIN
                         AND fresh.ordering_key = candidate.ordering_key AND fresh.seq < candidate.seq)) THEN 'later'
                 ELSE 'take'
             END AS verdict
-        FROM candidate)
+        FROM candidate),
+    -- Due events and barred ones take turns.
+    ranked AS (
+        SELECT *, row_number() OVER (PARTITION BY verdict, class = 'fresh', class = 'barred' ORDER BY available_at, seq) AS rank
+        FROM judged)
     SELECT
         count(*) FILTER (WHERE class = 'fresh'),
+        (SELECT count(*) FROM due) = p_window OR EXISTS (SELECT FROM barred GROUP BY event_type HAVING count(*) = v_share),
         (SELECT seq FROM horizon),
         array_agg(id ORDER BY seq) FILTER (WHERE class = 'fresh' AND verdict = 'take'),
         array_agg(tid ORDER BY seq) FILTER (WHERE class = 'fresh' AND verdict = 'take'),
         array_agg(seq ORDER BY seq) FILTER (WHERE class = 'fresh' AND verdict = 'take'),
         array_agg(key ORDER BY seq) FILTER (WHERE class = 'fresh' AND verdict = 'take'),
         array_agg(bytes ORDER BY seq) FILTER (WHERE class = 'fresh' AND verdict = 'take'),
-        array_agg(id ORDER BY available_at, seq) FILTER (WHERE class <> 'fresh' AND verdict = 'take'),
-        array_agg(tid ORDER BY available_at, seq) FILTER (WHERE class <> 'fresh' AND verdict = 'take'),
-        array_agg(seq ORDER BY available_at, seq) FILTER (WHERE class <> 'fresh' AND verdict = 'take'),
-        array_agg(key ORDER BY available_at, seq) FILTER (WHERE class <> 'fresh' AND verdict = 'take'),
-        array_agg(bytes ORDER BY available_at, seq) FILTER (WHERE class <> 'fresh' AND verdict = 'take'),
-        array_agg(alone ORDER BY available_at, seq) FILTER (WHERE class <> 'fresh' AND verdict = 'take'),
+        array_agg(id ORDER BY rank, seq) FILTER (WHERE class <> 'fresh' AND verdict = 'take'),
+        array_agg(tid ORDER BY rank, seq) FILTER (WHERE class <> 'fresh' AND verdict = 'take'),
+        array_agg(seq ORDER BY rank, seq) FILTER (WHERE class <> 'fresh' AND verdict = 'take'),
+        array_agg(key ORDER BY rank, seq) FILTER (WHERE class <> 'fresh' AND verdict = 'take'),
+        array_agg(bytes ORDER BY rank, seq) FILTER (WHERE class <> 'fresh' AND verdict = 'take'),
+        array_agg(alone ORDER BY rank, seq) FILTER (WHERE class <> 'fresh' AND verdict = 'take'),
         array_agg(id) FILTER (WHERE verdict = 'hold'),
         array_agg(seq) FILTER (WHERE verdict = 'hold'),
         array_agg(id) FILTER (WHERE verdict = 'bar' OR verdict = 'full' AND class <> 'fresh'),
@@ -325,10 +334,10 @@ BEGIN
         array_agg(seq) FILTER (WHERE verdict = 'full' AND class = 'fresh'),
         array_agg(id) FILTER (WHERE verdict = 'later' AND class = 'fresh'),
         array_agg(seq) FILTER (WHERE verdict = 'later' AND class = 'fresh'),
-        array_agg(id) FILTER (WHERE verdict = 'busy' AND class = 'fresh'),
-        array_agg(seq) FILTER (WHERE verdict = 'busy' AND class = 'fresh'),
-        array_agg(key) FILTER (WHERE verdict = 'busy' AND class = 'fresh')
-    INTO v_look FROM judged;
+        array_agg(id) FILTER (WHERE verdict = 'busy'),
+        array_agg(seq) FILTER (WHERE verdict = 'busy'),
+        array_agg(key) FILTER (WHERE verdict = 'busy')
+    INTO v_look FROM ranked;
     RETURN v_look;
 END
 $$;
@@ -343,17 +352,18 @@ BEGIN
 END
 $$;
 
--- Clears the way when a window of fresh events was full and held too few that can be taken: events without room for
--- their type are barred, and those behind them in their keys held; followers of a key in flight are held.
+-- Clears the way when a look was full of events that cannot be taken: fresh ones without room for their type are barred,
+-- and those behind them in their keys held; followers of a key in flight are held. Returns how many it set aside.
 --
 -- The settlement that frees a key makes the first in its line due, and must not slip through before the line is there:
 -- so the lease is locked until this claim commits, and its keys are read again under the lock. A lease that is being
 -- settled right now cannot be locked; followers of its keys stay where they are.
-CREATE FUNCTION "outbox"."outbox_clear_the_way"(p_look "outbox"."outbox_look") RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION "outbox"."outbox_clear_the_way"(p_look "outbox"."outbox_look") RETURNS integer LANGUAGE plpgsql AS $$
 DECLARE
     v_locked bigint[];
     v_ids uuid[];
     v_seqs bigint[];
+    v_aside integer := coalesce(cardinality(p_look.full_ids), 0) + coalesce(cardinality(p_look.later_ids), 0);
 BEGIN
     IF p_look.full_ids IS NOT NULL THEN
         PERFORM "outbox"."outbox_set_aside"('barred', p_look.full_ids, p_look.full_seqs);
@@ -362,7 +372,7 @@ BEGIN
         PERFORM "outbox"."outbox_set_aside"('held', p_look.later_ids, p_look.later_seqs);
     END IF;
     IF p_look.busy_ids IS NULL THEN
-        RETURN;
+        RETURN v_aside;
     END IF;
     SELECT array_agg(free.number) INTO v_locked FROM (
         SELECT number FROM "outbox"."outbox_lease"
@@ -376,6 +386,7 @@ BEGIN
     IF v_ids IS NOT NULL THEN
         PERFORM "outbox"."outbox_set_aside"('held', v_ids, v_seqs);
     END IF;
+    RETURN v_aside + coalesce(cardinality(v_ids), 0);
 END
 $$;
 
@@ -403,16 +414,36 @@ BEGIN
 END
 $$;
 
+-- Moves the mark of the ledger up to its first live lease. Leases are written under lock 1 only, so none can appear below.
+-- ORDER: a claim does this before it ends leases itself. A sequence does not follow its transaction back: moved past
+-- leases whose end is then undone, by a rollback or a crash of the server, it would hide them for good.
+CREATE FUNCTION "outbox"."outbox_move_lease_mark"() RETURNS void LANGUAGE plpgsql
+    SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    v_mark bigint;
+    v_first bigint;
+BEGIN
+    SELECT last_value INTO v_mark FROM "outbox"."outbox_lease_mark";
+    SELECT number INTO v_first FROM "outbox"."outbox_lease" WHERE number > v_mark ORDER BY number LIMIT 1;
+    IF v_first IS NULL THEN
+        SELECT last_value + is_called::integer INTO v_first FROM "outbox"."outbox_lease_number";
+    END IF;
+    IF v_first - 1 >= v_mark + 32 THEN
+        PERFORM setval('"outbox"."outbox_lease_mark"', v_first - 1);
+    END IF;
+END
+$$;
+
 -- Writes a lease.
 CREATE FUNCTION "outbox"."outbox_lease_out"(
-    p_worker uuid, p_secret bigint, p_ids uuid[], p_tids tid[], p_keys text[], p_alone integer, p_now timestamptz, p_lease interval)
+    p_worker uuid, p_secret bigint, p_ids uuid[], p_seqs bigint[], p_tids tid[], p_keys text[], p_alone integer, p_now timestamptz, p_lease interval)
     RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     v_number bigint;
     v_keyed boolean := array_remove(p_keys, NULL) <> '{}';
 BEGIN
-    INSERT INTO "outbox"."outbox_lease" (secret, worker, ids, tids, keys, alone, created_at, until)
-        VALUES (p_secret, p_worker, p_ids, p_tids, CASE WHEN v_keyed THEN p_keys END, p_alone, p_now, p_now + p_lease)
+    INSERT INTO "outbox"."outbox_lease" (secret, worker, ids, seqs, tids, keys, alone, created_at, until)
+        VALUES (p_secret, p_worker, p_ids, p_seqs, p_tids, CASE WHEN v_keyed THEN p_keys END, p_alone, p_now, p_now + p_lease)
         RETURNING number INTO v_number;
     RETURN v_number;
 END
@@ -429,6 +460,7 @@ CREATE FUNCTION "outbox"."outbox_claim"(
     p_worker uuid, p_secret bigint, p_limit integer, p_max_bytes bigint, p_lease interval, p_full text[],
     p_surely boolean DEFAULT false)
     RETURNS TABLE (lease bigint, ids uuid[], seqs bigint[]) LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
     SET enable_seqscan = off SET enable_bitmapscan = off SET enable_mergejoin = off
     SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_variable
@@ -438,9 +470,11 @@ DECLARE
     v_window integer := p_limit;
     v_look "outbox"."outbox_look";
     v_fresh integer;
+    v_due integer;
+    v_aside integer;
     v_ids uuid[] := '{}';        v_seqs bigint[] := '{}';        v_keys text[] := '{}';        v_bytes integer[] := '{}';
-    v_lone_ids uuid[] := '{}';   v_lone_seqs bigint[] := '{}';   v_lone_keys text[] := '{}';   v_lone integer := 0;
-    v_tids tid[] := '{}';        v_lone_tids tid[] := '{}';
+    v_lone_ids uuid[] := '{}';   v_lone_seqs bigint[] := '{}';   v_lone_keys text[] := '{}';   v_lone_bytes bigint := 0;
+    v_tids tid[] := '{}';        v_lone_tids tid[] := '{}';     v_lone integer := 0;
     v_room integer;
     v_keep integer;
     v_follower record;
@@ -451,6 +485,7 @@ BEGIN
     END IF;
     PERFORM pg_advisory_xact_lock("outbox"."outbox_lock_number"(1));
     v_now := clock_timestamp();
+    PERFORM "outbox"."outbox_move_lease_mark"();
     PERFORM "outbox"."outbox_take_back"(v_now);
 
     v_facts := "outbox"."outbox_read_facts"(p_worker, v_now);
@@ -466,15 +501,19 @@ BEGIN
             PERFORM "outbox"."outbox_set_aside"('barred', v_look.bar_ids, v_look.bar_seqs);
         END IF;
         v_fresh := coalesce(cardinality(v_look.fresh_ids), 0);
-        EXIT WHEN v_look.seen < v_window OR v_fresh >= p_limit;
-        PERFORM "outbox"."outbox_clear_the_way"(v_look);
+        v_due := coalesce(cardinality(v_look.due_ids), 0);
+        -- Few that can be taken among many that cannot: look further.
+        EXIT WHEN (v_look.seen < v_window OR v_fresh >= p_limit) AND (v_look.cut IS NOT TRUE OR v_due >= (p_limit + 1) / 2);
+        v_aside := "outbox"."outbox_clear_the_way"(v_look)
+            + coalesce(cardinality(v_look.hold_ids), 0) + coalesce(cardinality(v_look.bar_ids), 0);
+        EXIT WHEN v_aside = 0 AND v_window >= greatest(p_limit, 2000);
         v_facts := "outbox"."outbox_read_facts"(p_worker, v_now);
         v_window := least(v_window * 4, greatest(p_limit, 2000));
     END LOOP;
 
     -- Due events and fresh ones each get half of the claim at least; what one leaves, the other takes.
     v_room := least(
-        coalesce(cardinality(v_look.due_ids), 0),
+        v_due,
         greatest(p_limit - v_fresh, (p_limit + (random() < 0.5)::integer) / 2));
     FOR i IN 1..v_room LOOP
         IF v_look.due_alone[i] = 0 THEN
@@ -482,8 +521,9 @@ BEGIN
             v_keys := v_keys || v_look.due_keys[i]; v_bytes := v_bytes || v_look.due_bytes[i];
             v_tids := v_tids || v_look.due_tids[i];
         -- The first suspect decides: one of the strictest kind stays the only one.
-        ELSIF v_lone = 0 OR (v_lone = 1 AND v_look.due_alone[i] = 1) THEN
+        ELSIF v_lone = 0 OR (v_lone = 1 AND v_look.due_alone[i] = 1 AND v_lone_bytes + v_look.due_bytes[i] <= p_max_bytes) THEN
             v_lone := v_look.due_alone[i];
+            v_lone_bytes := v_lone_bytes + v_look.due_bytes[i];
             v_lone_ids := v_lone_ids || v_look.due_ids[i]; v_lone_seqs := v_lone_seqs || v_look.due_seqs[i];
             v_lone_keys := v_lone_keys || v_look.due_keys[i];
             v_lone_tids := v_lone_tids || v_look.due_tids[i];
@@ -504,10 +544,10 @@ BEGIN
     v_keys := v_keys || v_look.fresh_keys[1:v_room]; v_bytes := v_bytes || v_look.fresh_bytes[1:v_room];
     v_tids := v_tids || v_look.fresh_tids[1:v_room];
     v_keep := cardinality(v_ids);
-    IF (SELECT sum(size) FROM unnest(v_bytes) AS event (size)) > p_max_bytes THEN
+    IF v_lone_bytes + (SELECT sum(size) FROM unnest(v_bytes) AS event (size)) > p_max_bytes THEN
         SELECT count(*) INTO v_keep FROM (
             SELECT n, sum(size) OVER (ORDER BY n) AS total FROM unnest(v_bytes) WITH ORDINALITY AS event (size, n)) AS sized
-            WHERE total <= p_max_bytes OR n = 1;
+            WHERE v_lone_bytes + total <= p_max_bytes OR n = 1 AND v_lone = 0;
     END IF;
 
     -- A claim without keys commits asynchronously: losing it in a crash of the server means a second delivery. A lost
@@ -517,7 +557,7 @@ BEGIN
     END IF;
     FOR i IN 1..cardinality(v_lone_ids) LOOP
         lease := "outbox"."outbox_lease_out"(
-            p_worker, p_secret, v_lone_ids[i:i], v_lone_tids[i:i], v_lone_keys[i:i], v_lone, v_now, p_lease);
+            p_worker, p_secret, v_lone_ids[i:i], v_lone_seqs[i:i], v_lone_tids[i:i], v_lone_keys[i:i], v_lone, v_now, p_lease);
         ids := v_lone_ids[i:i];
         seqs := v_lone_seqs[i:i];
         RETURN NEXT;
@@ -526,21 +566,8 @@ BEGIN
         ids := v_ids[1:v_keep];
         seqs := v_seqs[1:v_keep];
         lease := "outbox"."outbox_lease_out"(
-            p_worker, p_secret, ids, v_tids[1:v_keep], v_keys[1:v_keep], 0, v_now, p_lease);
+            p_worker, p_secret, ids, seqs, v_tids[1:v_keep], v_keys[1:v_keep], 0, v_now, p_lease);
         RETURN NEXT;
-    END IF;
-    PERFORM "outbox"."outbox_move_lease_mark"(v_facts.lease_mark);
-END
-$$;
-
--- Moves the mark of the ledger up to its first live lease. Leases are written under lock 1 only, so none can appear below.
-CREATE FUNCTION "outbox"."outbox_move_lease_mark"(p_mark bigint) RETURNS void LANGUAGE plpgsql AS $$
-DECLARE
-    v_first bigint;
-BEGIN
-    SELECT number INTO v_first FROM "outbox"."outbox_lease" WHERE number > p_mark ORDER BY number LIMIT 1;
-    IF v_first - 1 >= p_mark + 32 THEN
-        PERFORM setval('"outbox"."outbox_lease_mark"', v_first - 1);
     END IF;
 END
 $$;

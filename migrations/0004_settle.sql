@@ -41,28 +41,31 @@ END
 $$;
 
 -- Takes settled events out of a lease, ends it if none is left, and lets the next event of each freed key come up.
-CREATE FUNCTION "outbox"."outbox_shrink_lease"(p_number bigint, p_settled uuid[], p_now timestamptz)
+CREATE FUNCTION "outbox"."outbox_shrink_lease"(p_number bigint, p_settled bigint[], p_now timestamptz)
     RETURNS void LANGUAGE plpgsql
     SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     v_lease "outbox"."outbox_lease";
     v_ids uuid[];
+    v_seqs bigint[];
     v_tids tid[];
     v_keys text[];
     v_key text;
 BEGIN
     SELECT * INTO v_lease FROM "outbox"."outbox_lease" WHERE number = p_number;
     IF cardinality(v_lease.ids) > cardinality(p_settled) THEN
-        SELECT array_agg(event.id ORDER BY event.n), array_agg(event.tid ORDER BY event.n), array_agg(event.key ORDER BY event.n)
-            INTO v_ids, v_tids, v_keys
-            FROM unnest(v_lease.ids, v_lease.tids, v_lease.keys) WITH ORDINALITY AS event (id, tid, key, n)
-            WHERE event.id NOT IN (SELECT unnest(p_settled));
+        SELECT array_agg(event.id ORDER BY event.n), array_agg(event.seq ORDER BY event.n),
+                array_agg(event.tid ORDER BY event.n), array_agg(event.key ORDER BY event.n)
+            INTO v_ids, v_seqs, v_tids, v_keys
+            FROM unnest(v_lease.ids, v_lease.seqs, v_lease.tids, v_lease.keys) WITH ORDINALITY AS event (id, seq, tid, key, n)
+            WHERE event.seq NOT IN (SELECT unnest(p_settled));
     END IF;
     IF v_ids IS NULL THEN
         DELETE FROM "outbox"."outbox_lease" WHERE number = p_number;
     ELSE
         UPDATE "outbox"."outbox_lease"
-        SET ids = v_ids, tids = v_tids, keys = CASE WHEN v_lease.keys IS NOT NULL AND array_remove(v_keys, NULL) <> '{}' THEN v_keys END
+        SET ids = v_ids, seqs = v_seqs, tids = v_tids,
+            keys = CASE WHEN v_lease.keys IS NOT NULL AND array_remove(v_keys, NULL) <> '{}' THEN v_keys END
         WHERE number = p_number;
     END IF;
 
@@ -90,12 +93,12 @@ CREATE FUNCTION "outbox"."outbox_held"(
     SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 BEGIN
     WITH held AS MATERIALIZED (
-        SELECT lease.number, unnest(lease.ids) AS id, unnest(lease.tids) AS tid
+        SELECT lease.number, unnest(lease.seqs) AS seq, unnest(lease.tids) AS tid
         FROM "outbox"."outbox_lease" AS lease WHERE lease.number = ANY (p_live))
     SELECT array_agg(done.id), array_agg(done.seq), array_agg(done.lease), array_agg(held.tid)
     INTO ids, seqs, leases, tids
     FROM unnest(p_lease, p_ids, p_seqs) AS done (lease, id, seq)
-    JOIN held ON held.number = done.lease AND held.id = done.id;
+    JOIN held ON held.number = done.lease AND held.seq = done.seq;
 END
 $$;
 
@@ -148,6 +151,7 @@ CREATE FUNCTION "outbox"."outbox_settle"(
     p_leases bigint[], p_secrets bigint[], p_done_lease bigint[], p_done_ids uuid[], p_done_seqs bigint[],
     p_rest json, p_async boolean, p_delete boolean)
     RETURNS TABLE (lost_lease bigint, lost_seq bigint) LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
     SET enable_seqscan = off SET enable_bitmapscan = off SET enable_mergejoin = off
     SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
@@ -158,7 +162,7 @@ DECLARE
     v_tids tid[];
     v_ended bigint;
     v_gone_lease bigint[];
-    v_gone_ids uuid[];
+    v_gone_seqs bigint[];
     v_rest record;
     v_lease record;
 BEGIN
@@ -176,20 +180,20 @@ BEGIN
 
     SELECT held.ids, held.seqs, held.leases, held.tids INTO v_ids, v_seqs, v_gone_lease, v_tids
         FROM "outbox"."outbox_held"(v_live, p_done_lease, p_done_ids, p_done_seqs) AS held;
-    v_gone_ids := v_ids;
+    v_gone_seqs := v_seqs;
     v_ended := "outbox"."outbox_complete_at"(v_tids, v_ids, v_seqs, p_delete, v_now);
     IF v_ended < cardinality(v_ids) THEN
         PERFORM "outbox"."outbox_complete"(v_ids, v_seqs, p_delete, v_now);
     END IF;
     IF coalesce(cardinality(v_ids), 0) < cardinality(p_done_ids) THEN
-        RETURN QUERY SELECT done.lease, done.seq FROM unnest(p_done_lease, p_done_ids, p_done_seqs) AS done (lease, id, seq)
-            WHERE (done.lease, done.id) NOT IN (SELECT gone.lease, gone.id FROM unnest(v_gone_lease, v_gone_ids) AS gone (lease, id));
+        RETURN QUERY SELECT done.lease, done.seq FROM unnest(p_done_lease, p_done_seqs) AS done (lease, seq)
+            WHERE (done.lease, done.seq) NOT IN (SELECT gone.lease, gone.seq FROM unnest(v_gone_lease, v_gone_seqs) AS gone (lease, seq));
     END IF;
 
     IF p_rest IS NOT NULL THEN
         FOR v_rest IN
             SELECT rest.*, EXISTS (SELECT FROM "outbox"."outbox_lease" AS lease
-                WHERE lease.number = rest.lease AND lease.number = ANY (v_live) AND rest.id = ANY (lease.ids)) AS held
+                WHERE lease.number = rest.lease AND lease.number = ANY (v_live) AND rest.seq = ANY (lease.seqs)) AS held
             FROM json_to_recordset(p_rest) AS rest (
                 lease bigint, id uuid, seq bigint, kind text, after_ms bigint, error text, done text[], key_policy text)
         LOOP
@@ -197,7 +201,7 @@ BEGIN
                 PERFORM "outbox"."outbox_settle_one"(v_rest.id, v_rest.seq, v_rest.kind,
                     v_rest.after_ms * interval '1 millisecond', v_rest.error, v_rest.done, v_rest.key_policy, v_now);
                 v_gone_lease := v_gone_lease || v_rest.lease;
-                v_gone_ids := v_gone_ids || v_rest.id;
+                v_gone_seqs := v_gone_seqs || v_rest.seq;
             ELSE
                 lost_lease := v_rest.lease;
                 lost_seq := v_rest.seq;
@@ -206,15 +210,15 @@ BEGIN
         END LOOP;
     END IF;
 
-    IF cardinality(v_live) = 1 AND v_gone_ids IS NOT NULL THEN
-        PERFORM "outbox"."outbox_shrink_lease"(v_live[1], v_gone_ids, v_now);
+    IF cardinality(v_live) = 1 AND v_gone_seqs IS NOT NULL THEN
+        PERFORM "outbox"."outbox_shrink_lease"(v_live[1], v_gone_seqs, v_now);
         RETURN;
     END IF;
     FOR v_lease IN
-        SELECT gone.lease AS number, array_agg(gone.id) AS ids FROM unnest(v_gone_lease, v_gone_ids) AS gone (lease, id)
+        SELECT gone.lease AS number, array_agg(gone.seq) AS seqs FROM unnest(v_gone_lease, v_gone_seqs) AS gone (lease, seq)
         GROUP BY gone.lease ORDER BY gone.lease
     LOOP
-        PERFORM "outbox"."outbox_shrink_lease"(v_lease.number, v_lease.ids, v_now);
+        PERFORM "outbox"."outbox_shrink_lease"(v_lease.number, v_lease.seqs, v_now);
     END LOOP;
 END
 $$;
@@ -222,6 +226,7 @@ $$;
 -- Keeps leases for another p_lease, and returns the numbers of those that were lost.
 CREATE FUNCTION "outbox"."outbox_extend"(p_leases bigint[], p_secrets bigint[], p_lease interval)
     RETURNS bigint[] LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
     SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     v_now timestamptz;

@@ -11,6 +11,7 @@
 
 -- Step 1. Returns NULL for the candidate when the mark cannot move.
 CREATE FUNCTION "outbox"."outbox_mark_candidate"(OUT candidate bigint, OUT writers text[]) LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
     SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     v_mark bigint;
@@ -49,6 +50,7 @@ $$;
 
 -- Step 2. Returns whether it is done with the candidate; false means: ask again later.
 CREATE FUNCTION "outbox"."outbox_mark_move"(p_candidate bigint, p_writers text[]) RETURNS boolean LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
     SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     v_mark bigint;
@@ -82,6 +84,7 @@ $$;
 --   below     fresh events up to the mark
 --   stranded  keys whose line has no head that will become due, though nothing of them is in flight or blocked
 CREATE FUNCTION "outbox"."outbox_sweep"(OUT below bigint, OUT stranded bigint) LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
     SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     v_mark bigint;
@@ -98,7 +101,7 @@ BEGIN
     END IF;
     UPDATE "outbox"."outbox" SET class = 'waiting', available_at = v_now
         WHERE status = 'pending' AND class = 'fresh' AND seq <= v_mark
-            AND id NOT IN (SELECT unnest(ids) FROM "outbox"."outbox_lease");
+            AND seq NOT IN (SELECT unnest(seqs) FROM "outbox"."outbox_lease");
     GET DIAGNOSTICS below = ROW_COUNT;
 
     stranded := 0;

@@ -79,7 +79,7 @@ BEGIN
     EXECUTE format('GRANT SELECT, DELETE ON "outbox"."processed_events" TO %I', p_role);
     EXECUTE format('GRANT SELECT ON "outbox"."outbox_migration" TO %I', p_role);
     EXECUTE format('GRANT SELECT, UPDATE ON SEQUENCE "outbox"."outbox_mark", "outbox"."outbox_lease_mark" TO %I', p_role);
-    EXECUTE format('GRANT SELECT ON SEQUENCE "outbox"."outbox_seq" TO %I', p_role);
+    EXECUTE format('GRANT SELECT ON SEQUENCE "outbox"."outbox_seq", "outbox"."outbox_lease_number" TO %I', p_role);
     FOR v_function IN SELECT function FROM "outbox"."outbox_functions"() WHERE part = 'relay' LOOP
         EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', v_function, p_role);
     END LOOP;

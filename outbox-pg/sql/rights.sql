@@ -9,7 +9,7 @@ wanted (kind, suffix, privilege) AS (VALUES
     ('table', '_lease', 'SELECT'), ('table', '_lease', 'INSERT'), ('table', '_lease', 'UPDATE'), ('table', '_lease', 'DELETE'),
     ('table', '_block', 'SELECT'), ('table', '_block', 'INSERT'), ('table', '_block', 'DELETE'),
     ('table', '_migration', 'SELECT'),
-    ('sequence', '_seq', 'SELECT'),
+    ('sequence', '_seq', 'SELECT'), ('sequence', '_lease_number', 'SELECT'),
     ('sequence', '_mark', 'SELECT'), ('sequence', '_mark', 'UPDATE'),
     ('sequence', '_lease_mark', 'SELECT'), ('sequence', '_lease_mark', 'UPDATE'))
 SELECT 'USAGE on schema ' || nspname FROM schema WHERE NOT has_schema_privilege(oid, 'USAGE')

@@ -3,7 +3,7 @@ SELECT event.id, event.seq, event.event_type, event.tenant_id, event.ordering_ke
     event.retry_count, event.claim_count, event.error, event.created_at, event.available_at, event.processed_at,
     event.discarded_at,
     event.aggregate_type, event.aggregate_id, event.headers::text, event.done_parts,
-    (SELECT max(lease.until) FROM "outbox"."outbox_lease" AS lease WHERE event.id = ANY (lease.ids)) AS leased_until,
+    (SELECT max(lease.until) FROM "outbox"."outbox_lease" AS lease WHERE event.seq = ANY (lease.seqs)) AS leased_until,
     (SELECT array_agg(block.scope || ' ' || block.reason ORDER BY block.scope, block.reason) FROM "outbox"."outbox_block" AS block
         WHERE event.status = 'pending' AND (
             (block.scope = 'type' AND block.name = event.event_type)

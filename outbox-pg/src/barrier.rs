@@ -54,10 +54,7 @@ pub async fn wait_delivered(
     ids: &[EventId],
     timeout: Duration,
 ) -> Result<Vec<DeliveryState>, SourceError> {
-    let look = Sql::new(
-        names,
-        "SELECT id, status, coalesce(error, '') FROM \"outbox\".\"outbox\" WHERE id = ANY ($1)",
-    );
+    let look = Sql::new(names, include_str!("../sql/delivery.sql"));
     let deadline = Instant::now() + timeout.min(TIMEOUT_MAX);
     let mut open: Vec<Uuid> = ids.iter().map(EventId::as_uuid).collect();
     let mut states: HashMap<Uuid, DeliveryState> = HashMap::with_capacity(ids.len());

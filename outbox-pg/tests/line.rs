@@ -45,7 +45,7 @@ const NAIVE_CLAIM: &str = "
     WITH lock AS MATERIALIZED (SELECT pg_advisory_xact_lock(outbox.outbox_lock_number(1)) AS taken)
     SELECT count(*) FROM lock CROSS JOIN LATERAL (
         SELECT id FROM outbox.outbox WHERE status = 'pending' AND class = 'fresh' AND lock.taken IS NOT NULL
-            AND id NOT IN (SELECT unnest(ids) FROM outbox.outbox_lease)) AS event";
+            AND seq NOT IN (SELECT unnest(seqs) FROM outbox.outbox_lease)) AS event";
 
 /// How many events a second claim gets that began while the first was open, and went on after it.
 async fn second_claim(world: &World, statement: &'static str) -> i64 {

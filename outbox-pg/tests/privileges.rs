@@ -45,7 +45,7 @@ const READER: [&str; 2] = [
     "USAGE schema",
 ];
 /// Beside the functions that are nobody else's.
-const RELAY: [&str; 23] = [
+const RELAY: [&str; 24] = [
     "DELETE outbox",
     "DELETE outbox_block",
     "DELETE outbox_lease",
@@ -58,6 +58,7 @@ const RELAY: [&str; 23] = [
     "SELECT outbox_block",
     "SELECT outbox_lease",
     "SELECT outbox_lease_mark",
+    "SELECT outbox_lease_number",
     "SELECT outbox_mark",
     "SELECT outbox_migration",
     "SELECT outbox_seq",

@@ -20,8 +20,10 @@ pub(super) struct Sessions {
     pub(super) pooler: bool,
 }
 
-/// Overrides whatever the defaults of the role and the database are.
-const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE";
+/// Overrides whatever the defaults of the role and the database are. A relay that is stopped in the middle, by a debugger
+/// or a machine that sleeps, must not hold the lock of all claims for longer than a lease lasts.
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE; \
+                     SET LOCAL idle_in_transaction_session_timeout = '10s'";
 
 impl Sessions {
     /// Runs one operation on a connection of the pool.
