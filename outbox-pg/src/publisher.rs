@@ -42,7 +42,7 @@ pub struct PgPublisher {
     /// For other drivers.
     pub(crate) text: Sql,
     tenant_id: TenantId,
-    pub(crate) payload_bytes_max: usize,
+    payload_bytes_max: usize,
     stamp: Option<Stamp>,
 }
 
@@ -191,7 +191,7 @@ impl PgPublisher {
     }
 
     /// The event as it will be written.
-    fn ready(&self, event: impl IntoNewEvent) -> Result<NewEvent, InvalidEvent> {
+    pub(crate) fn ready(&self, event: impl IntoNewEvent) -> Result<NewEvent, InvalidEvent> {
         let mut event = event.into_new_event()?;
         if let Some(stamp) = &self.stamp {
             stamp(&mut event.headers);

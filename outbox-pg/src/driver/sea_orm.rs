@@ -9,7 +9,7 @@ impl PgPublisher {
     /// Publishes one event over SeaORM, in whatever transaction `connection` has open.
     ///
     /// # Errors
-    /// As [`publish`](Self::publish).
+    /// As [`publish`](Self::publish), but an inherited tenant that no event can have is a [`PublishError::Store`].
     ///
     /// # Cancel safety
     /// As [`publish`](Self::publish).

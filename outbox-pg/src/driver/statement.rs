@@ -14,7 +14,7 @@ use crate::publisher::{due, headers_json};
 /// whether the event is new: 0 means that its id was there already. It needs no right but to insert.
 ///
 /// Where tenants are isolated the transaction has to have the event's tenant in `app.current_tenant`; an event without a
-/// tenant of its own inherits that one. If no event can have it, the statement fails.
+/// tenant of its own inherits that one. If no event can have it, the statement fails, and the transaction with it.
 #[derive(Clone)]
 pub struct PublishStatement {
     sql: Arc<str>,
@@ -80,8 +80,7 @@ impl PgPublisher {
     /// # Errors
     /// [`InvalidEvent`] when the event cannot be stored; nothing was sent.
     pub fn statement(&self, event: impl IntoNewEvent) -> Result<PublishStatement, InvalidEvent> {
-        let event = event.into_new_event()?;
-        event.check(self.payload_bytes_max)?;
+        let event = self.ready(event)?;
         PublishStatement::of(self.text.text(), &event, self.tenant_of(&event))
     }
 }

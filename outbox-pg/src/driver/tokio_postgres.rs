@@ -12,7 +12,7 @@ impl PgPublisher {
     /// One round trip and no prepared statement, so it works through poolers in transaction mode.
     ///
     /// # Errors
-    /// As [`publish`](Self::publish).
+    /// As [`publish`](Self::publish), but an inherited tenant that no event can have is a [`PublishError::Store`].
     ///
     /// # Cancel safety
     /// As [`publish`](Self::publish).

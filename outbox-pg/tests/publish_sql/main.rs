@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod refused;
+#[path = "../support/mod.rs"]
 mod support;
 
 use std::io::Write;
@@ -83,89 +85,6 @@ async fn the_same_id_is_new_once_in_each_tenant() {
     assert!(value::<bool>(&world, &publish("a")).await);
     assert!(!value::<bool>(&world, &publish("a")).await);
     assert!(value::<bool>(&world, &publish("b")).await);
-}
-
-#[tokio::test]
-async fn what_the_other_publishers_refuse_is_refused_with_a_reason() {
-    let world = World::new().await;
-    let cases = [
-        ("'', '1'", "event type is empty; it takes 1 to 200 bytes"),
-        (
-            "repeat('é', 101), '1'",
-            "event type has 202 bytes; it takes at most 200",
-        ),
-        (
-            "E'a\\nb', '1'",
-            "event type holds a control character; only printable text is accepted",
-        ),
-        (
-            "E'a\\u0085b', '1'",
-            "event type holds a control character; only printable text is accepted",
-        ),
-        (
-            "NULL, '1'",
-            "event type, payload and headers of an event cannot be NULL",
-        ),
-        (
-            "'X', NULL",
-            "event type, payload and headers of an event cannot be NULL",
-        ),
-        (
-            "'X', '1', ordering_key => ''",
-            "ordering key is empty; it takes 1 to 500 bytes",
-        ),
-        (
-            "'X', '1', aggregate_id => repeat('x', 501)",
-            "aggregate id has 501 bytes; it takes at most 500",
-        ),
-        (
-            "'X', '1', headers => '[]'",
-            "headers of event X are no JSON object",
-        ),
-        (
-            "'X', '1', headers => '{\"a\": 1}'",
-            "header \"a\" of event X is a JSON number, not a string",
-        ),
-        (
-            "'X', '1', headers => '{\"\": \"1\"}'",
-            "header name is empty; it takes 1 to 200 bytes",
-        ),
-        (
-            "'X', '1', headers => json_build_object('a', repeat('x', 16384))",
-            "event X has 16385 bytes of headers; at most 16384 are accepted",
-        ),
-        (
-            "'X', to_json(repeat('x', 1048576))",
-            "event X has a payload of 1048578 bytes; at most 1048576 are accepted",
-        ),
-        (
-            "'X', '1', delay => '1 s', deliver_at => now()",
-            "event X has both deliver_at and delay; give one",
-        ),
-        (
-            "'X', '1', deliver_at => 'infinity'",
-            "event X would never become due",
-        ),
-    ];
-    let mut connection = world.pool().acquire().await.unwrap();
-    let mut tx = connection.begin().await.unwrap();
-
-    for (arguments, message) in cases {
-        // A savepoint: a failed statement would end the caller's transaction.
-        let mut savepoint = tx.begin().await.unwrap();
-        let sql = AssertSqlSafe(format!("SELECT outbox.outbox_publish({arguments})"));
-        let error = sqlx::query(sql).execute(&mut *savepoint).await.unwrap_err();
-        assert_eq!(
-            error.into_database_error().unwrap().message(),
-            message,
-            "{arguments}"
-        );
-        savepoint.rollback().await.unwrap();
-    }
-    let fits = "SELECT outbox.outbox_publish('X', to_json(repeat('x', 1048574)))";
-    sqlx::query(fits).execute(&mut *tx).await.unwrap();
-    tx.commit().await.unwrap();
-    assert_eq!(world.count("true").await, 1);
 }
 
 #[tokio::test]

@@ -2,7 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "../support/mod.rs"]
 mod support;
+mod ways;
 
 use std::sync::Arc;
 use std::time::Duration;
