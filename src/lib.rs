@@ -141,4 +141,10 @@ mod pages {
     struct Readme;
     #[doc = include_str!("../docs/policies.md")]
     struct Policies;
+    #[doc = include_str!("../docs/publishing.md")]
+    struct Publishing;
+    #[doc = include_str!("../docs/operations.md")]
+    struct Operations;
+    #[doc = include_str!("../docs/inbox.md")]
+    struct Inbox;
 }
