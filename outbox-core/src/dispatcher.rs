@@ -141,7 +141,13 @@ pub trait Dispatcher: Send + Sync + 'static {
     async fn dispatch_run(&self, run: &[Delivery]) -> RunResult {
         let mut results = RunResult::with_capacity(run.len());
         for delivery in run {
-            let result = self.dispatch(delivery).instrument(delivery.span.clone()).await;
+            // Not the first: a relay asks for nothing that is called off already.
+            let result = if !results.is_empty() && delivery.cancelled.is_cancelled() {
+                let untried = Failure::new(FailureKind::NotTried, "called off before it began");
+                Err(untried.with_done(delivery.done.to_vec()))
+            } else {
+                self.dispatch(delivery).instrument(delivery.span.clone()).await
+            };
             let failed = result.is_err();
             results.push(result);
             if failed {

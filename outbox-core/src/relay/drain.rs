@@ -34,7 +34,7 @@ pub(super) async fn drain(engine: &mut Engine, hurry: CancellationToken) {
     engine.call_off();
     go_on(engine, running, tokio::time::sleep(CANCEL_TIME)).await;
 
-    engine.report.stuck = (engine.held.len() + engine.stuck.len()) as u64;
+    engine.report.stuck = engine.pool.slots.running() as u64;
     engine.hand_back_held();
     let unrecorded = |engine: &Engine| !engine.settling.is_empty() || engine.claim.is_some();
     go_on(engine, unrecorded, tokio::time::sleep(RECORD_TIME)).await;

@@ -229,21 +229,22 @@ impl Engine {
     pub(super) fn hold(&mut self, make: impl FnOnce(HeldId) -> Held) -> HeldId {
         self.generation = self.generation.wrapping_add(1);
         let entry = self.held.vacant_entry();
-        let index = u64::try_from(entry.key()).unwrap_or(u64::MAX);
-        let id = HeldId(u64::from(self.generation) << 32 | index & u64::from(u32::MAX));
+        let id = HeldId::new(self.generation, entry.key());
         let held = make(id);
         self.held_bytes += held.bytes;
         entry.insert(held);
         id
     }
 
+    /// An event, if it is still in this relay's hands.
+    pub(super) fn held_mut(&mut self, id: HeldId) -> Option<&mut Held> {
+        self.held.get_mut(id.index()).filter(|held| held.id == id)
+    }
+
     /// Takes an event out of this relay's hands, if it is still in them.
     pub(super) fn take_held(&mut self, id: HeldId) -> Option<Held> {
-        let index = usize::try_from(id.0 & u64::from(u32::MAX)).ok()?;
-        if self.held.get(index)?.id != id {
-            return None;
-        }
-        let held = self.held.remove(index);
+        self.held_mut(id)?;
+        let held = self.held.remove(id.index());
         self.held_bytes -= held.bytes;
         Some(held)
     }

@@ -43,6 +43,7 @@ mod reminders;
 mod report;
 mod results;
 mod settling;
+mod slots;
 mod spans;
 mod types;
 mod work;

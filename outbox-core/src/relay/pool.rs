@@ -1,19 +1,18 @@
-//! What workers share: the queue of work, the results, and who is busy with what.
+//! What workers share: the queue of work, and the results.
 //!
 //! A worker takes one piece of work at a time, so a slow delivery holds up nothing but itself. Workers are started as
 //! work waits: a few at first, and one more whenever a worker begins to wait for its delivery, up to the limit. So
 //! deliveries that never wait are done by few workers, without a task for each.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use tokio::sync::Notify;
-use tokio::time::Instant;
 
+use super::slots::Slots;
 use super::spans::Spans;
-use super::work::{Finished, HeldId, Work};
+use super::work::{Finished, Items, Work};
 use super::worker;
 use crate::{Dispatcher, RelaySettings};
 
@@ -24,7 +23,7 @@ pub(super) struct Pool {
     pub(super) dispatcher: Arc<dyn Dispatcher>,
     pub(super) error_max_len: usize,
     pub(super) spans: Spans,
-    pub(super) epoch: Instant,
+    pub(super) slots: Slots,
     queue: Mutex<Queue>,
     finished: Mutex<Vec<Finished>>,
     pub(super) results: Notify,
@@ -32,7 +31,6 @@ pub(super) struct Pool {
     awake: AtomicUsize,
     /// More workers than threads would only take turns.
     awake_max: usize,
-    slots: Box<[Slot]>,
 }
 
 struct Queue {
@@ -45,14 +43,6 @@ struct Queue {
     closed: bool,
 }
 
-/// What one worker is doing, for the loop to see whether it hangs. Alone on its cache line.
-#[repr(align(64))]
-#[derive(Default)]
-struct Slot {
-    held: AtomicU64,
-    overdue_ms: AtomicU64,
-}
-
 impl Pool {
     pub(super) fn new(dispatcher: Arc<dyn Dispatcher>, spans: Spans, settings: &RelaySettings) -> Self {
         let concurrency = settings.concurrency.get() as usize;
@@ -63,7 +53,7 @@ impl Pool {
             dispatcher,
             error_max_len: settings.error_max_len,
             spans,
-            epoch: Instant::now(),
+            slots: Slots::new(slots),
             queue: Mutex::new(Queue {
                 work: VecDeque::new(),
                 idle: (0..slots).rev().collect(),
@@ -76,7 +66,6 @@ impl Pool {
             results: Notify::new(),
             awake: AtomicUsize::new(0),
             awake_max,
-            slots: (0..slots).map(|_| Slot::default()).collect(),
         }
     }
 
@@ -134,30 +123,20 @@ impl Pool {
     }
 
     /// The next piece of work for this worker, or `None`: then the worker has given its slot back and must end.
-    pub(super) fn next(&self, slot: usize) -> Option<Work> {
+    pub(super) fn next(&self, slot: usize) -> Option<Items> {
         let mut queue = self.queue();
         let may_go_on = queue.busy <= queue.busy_max && !queue.closed;
-        let work = if may_go_on { queue.work.pop_front() } else { None };
-        match work {
-            Some(_) => queue.taken += 1,
-            None => {
-                queue.busy -= 1;
-                queue.idle.push(slot);
-                drop(queue);
-                self.awake.fetch_sub(1, Ordering::Relaxed);
-                self.results.notify_one();
-            }
-        }
-        work
-    }
-
-    /// Notes what a worker begins, and when it must be over.
-    pub(super) fn begin(&self, slot: usize, held: HeldId, overdue: Instant) {
-        let Some(slot) = self.slots.get(slot) else { return };
-        slot.held.store(held.0, Ordering::Relaxed);
-        let ms = overdue.duration_since(self.epoch).as_millis();
-        slot.overdue_ms
-            .store(u64::try_from(ms).unwrap_or(u64::MAX), Ordering::Release);
+        let Some(work) = may_go_on.then(|| queue.work.pop_front()).flatten() else {
+            queue.busy -= 1;
+            queue.idle.push(slot);
+            drop(queue);
+            self.awake.fetch_sub(1, Ordering::Relaxed);
+            self.results.notify_one();
+            return None;
+        };
+        queue.taken += 1;
+        drop(queue);
+        Some(self.slots.take_on(slot, work))
     }
 
     /// A worker is about to wait for its delivery: what it has done is shown, and its thread can serve another.
@@ -171,18 +150,17 @@ impl Pool {
         self.awake.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Hands over a result; `quick` ones wait for company.
-    pub(super) fn finish(&self, slot: usize, result: Finished, quick: bool) {
-        if let Some(slot) = self.slots.get(slot) {
-            slot.overdue_ms.store(0, Ordering::Release);
-        }
+    /// Hands over a result; `quick` ones wait for company. Whether the loop was woken.
+    pub(super) fn finish(&self, result: Finished, quick: bool) -> bool {
         let mut finished = self.finished();
         finished.push(result);
         let full = finished.len() >= RESULTS_MAX;
         drop(finished);
-        if full || !quick {
+        let wakes = full || !quick;
+        if wakes {
             self.results.notify_one();
         }
+        wakes
     }
 
     /// Swaps the results so far into an empty `into`.
@@ -200,23 +178,6 @@ impl Pool {
         let mut queue = self.queue();
         queue.closed = true;
         queue.work.drain(..).collect()
-    }
-
-    /// Deliveries that should have ended `slack` ago.
-    pub(super) fn overdue(&self, now: Instant, slack: Duration) -> Vec<HeldId> {
-        let now_ms = u64::try_from(now.duration_since(self.epoch).as_millis()).unwrap_or(u64::MAX);
-        let slack_ms = u64::try_from(slack.as_millis()).unwrap_or(u64::MAX);
-        let mut overdue = Vec::new();
-        for slot in &self.slots {
-            let end = slot.overdue_ms.load(Ordering::Acquire);
-            let held = HeldId(slot.held.load(Ordering::Relaxed));
-            // Read twice: a worker may have gone on to its next event in between.
-            let same = slot.overdue_ms.load(Ordering::Acquire) == end;
-            if end != 0 && same && end.saturating_add(slack_ms) < now_ms {
-                overdue.push(held);
-            }
-        }
-        overdue
     }
 
     /// Lets another worker run beside one that hangs, or takes that right back.

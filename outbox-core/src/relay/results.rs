@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use super::engine::{Engine, Held, SWEEP};
 use super::outcome::{Tried, TryResult, settle_outcome};
 use super::settling::Unrecorded;
+use super::slots::GivenUp;
 use super::work::{Ended, Finished, HeldId};
 use crate::telemetry::{OutcomeLabel, log_line};
 use crate::{ClaimToken, Envelope, Outcome, Settled, Settlement, SourceError, SourceErrorKind};
@@ -42,9 +43,6 @@ impl Engine {
             return;
         };
         let label = ended.label(&outcome);
-        if let Outcome::Failed { error, .. } = &outcome {
-            tracing::warn!(event.id = %held.event, error, "{}", log_line::EVENT_FAILED);
-        }
         self.conclude(held, outcome, label, Some(item.delivery.envelope), now);
     }
 
@@ -61,6 +59,9 @@ impl Engine {
             self.report.lost += 1;
             self.metrics.claims_lost(1);
             return;
+        }
+        if let Outcome::Failed { error, .. } = &outcome {
+            tracing::warn!(event.id = %held.event, error, "{}", log_line::EVENT_FAILED);
         }
         let settlement = Settlement {
             token: held.lease.token,
@@ -178,31 +179,37 @@ impl Engine {
                 held.cancelled.cancel();
             }
         }
-        for overdue in self.pool.overdue(now, STUCK_AFTER) {
-            self.give_up_on(overdue, now);
+        for given_up in self.pool.slots.give_up(now, STUCK_AFTER) {
+            self.given_up(given_up, now);
         }
         self.taken_seen = self.pool.push_on(self.taken_seen);
     }
 
     /// The delivery does not even return to be cancelled. Its event is tried again, its place is given to a stand-in,
-    /// and whatever it says later comes too late.
-    fn give_up_on(&mut self, id: HeldId, now: Instant) {
-        let Some(held) = self.take_held(id) else { return };
+    /// and whatever it says later comes too late. The rest of its run goes back: it must not go on before that try.
+    fn given_up(&mut self, given_up: GivenUp, now: Instant) {
+        let Some(held) = self.take_held(given_up.held) else {
+            return;
+        };
         tracing::error!(event.id = %held.event, "{}", log_line::HANDLER_STUCK);
         held.cancelled.cancel();
-        let freed = self.types.leave_early(&held.rules);
+        let freed = self.types.leave(&given_up.leaves);
         self.pool.push(freed);
         self.more = true;
         let (outcome, envelope) = held.stuck_outcome();
-        self.stuck.push(id);
+        self.stuck.push(given_up.held);
         self.stuck_changed();
         let label = Ended::Failed.label(&outcome);
         self.conclude(held, outcome, label, Some(envelope), now);
+        for id in given_up.run {
+            self.hand_back(id, now);
+        }
     }
 
     /// Hands an event back whose delivery has not ended.
     pub(super) fn hand_back(&mut self, id: HeldId, now: Instant) {
         let Some(held) = self.take_held(id) else { return };
+        held.cancelled.cancel();
         let outcome = Outcome::Released {
             after: Duration::ZERO,
             done: held.done.as_deref().unwrap_or_default().to_vec(),

@@ -45,8 +45,6 @@ pub(super) struct Types {
 struct TypeState {
     rules: Arc<Rules>,
     running: u32,
-    /// Places that were given back for deliveries that hang, before their work has ended.
-    left_early: u32,
     waiting: VecDeque<Work>,
     circuit: Circuit,
     /// What its last outage was.
@@ -88,7 +86,6 @@ impl Types {
         let state = TypeState {
             rules: Arc::clone(&rules),
             running: 0,
-            left_early: 0,
             waiting: VecDeque::new(),
             circuit: Circuit::Closed,
             outage: String::new(),
@@ -138,10 +135,6 @@ impl Types {
             let Some(state) = self.known.get_mut(event_type) else {
                 continue;
             };
-            if state.left_early > 0 {
-                state.left_early -= 1;
-                continue;
-            }
             state.running = state.running.saturating_sub(1);
             // Work that is held up by another of its types moves to that one's line, and must not keep the place empty.
             while let Some(work) = self.known.get_mut(event_type).and_then(TypeState::next) {
@@ -149,19 +142,6 @@ impl Types {
             }
         }
         admitted
-    }
-
-    /// Gives back the place of a delivery that hangs; whenever its work ends, that place counts no more.
-    pub(super) fn leave_early(&mut self, rules: &Rules) -> Vec<Work> {
-        let counted = |state: &TypeState| state.rules.limit.is_some() || state.running > 0;
-        if !self.known.get(&rules.event_type).is_some_and(counted) {
-            return Vec::new();
-        }
-        let freed = self.leave(std::slice::from_ref(&rules.event_type));
-        if let Some(state) = self.known.get_mut(&rules.event_type) {
-            state.left_early += 1;
-        }
-        freed
     }
 
     /// A delivery of the type was answered, by whatever but an outage. Only a probe's answer says that it is over: others

@@ -10,7 +10,19 @@ use crate::{Delivered, Delivery, EventType, Outcome};
 
 /// Names one event in this relay's hands; never given out twice, so a late result finds nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct HeldId(pub(super) u64);
+pub(super) struct HeldId(u64);
+
+impl HeldId {
+    pub(super) fn new(generation: u32, index: usize) -> Self {
+        let index = u64::try_from(index).unwrap_or(u64::MAX);
+        Self(u64::from(generation) << 32 | index & u64::from(u32::MAX))
+    }
+
+    /// Where it is held.
+    pub(super) fn index(self) -> usize {
+        usize::try_from(self.0 & u64::from(u32::MAX)).unwrap_or(usize::MAX)
+    }
+}
 
 /// One event to deliver.
 #[derive(Debug)]

@@ -17,7 +17,7 @@ use super::outcome::{Failed, PANICKED, Tried, TryResult, settle_outcome};
 use super::pool::Pool;
 use super::spans::{self, within};
 use super::work::{Ended, Finished, Item, Items};
-use crate::{Delivered, Delivery, EventType, Failure, FailureKind, KeyPolicy, Outcome, RunResult};
+use crate::{Delivered, Delivery, Failure, FailureKind, KeyPolicy, Outcome, RunResult};
 
 /// How long a delivery that was called off may take to end before its future is dropped.
 pub(super) const CANCEL_GRACE: Duration = Duration::from_millis(500);
@@ -28,11 +28,11 @@ const QUICK: Duration = Duration::from_micros(100);
 /// Boxed, because a worker starts workers: the type would contain itself.
 pub(super) fn work(pool: Arc<Pool>, slot: usize) -> Pin<Box<dyn Future<Output = ()> + Send>> {
     Box::pin(async move {
-        while let Some(work) = pool.next(slot) {
+        while let Some(items) = pool.next(slot) {
             let worker = Worker { pool: &pool, slot };
-            match work.items {
-                Items::One(item) => worker.deliver_one(item, work.limited).await,
-                Items::Run(run) => worker.deliver_run(run, work.limited).await,
+            match items {
+                Items::One(item) => worker.deliver_one(item).await,
+                Items::Run(run) => worker.deliver_run(run).await,
             }
             // Deliveries that never wait would keep this thread from everything else.
             tokio::task::coop::consume_budget().await;
@@ -56,19 +56,19 @@ enum Ran<T> {
 }
 
 impl Worker<'_> {
-    async fn deliver_one(&self, mut item: Item, limited: Vec<EventType>) {
+    async fn deliver_one(&self, mut item: Item) {
         let (result, quick) = self.try_one(&mut item).await;
         let finished = Finished {
-            leaves: limited,
+            leaves: self.pool.slots.leave(self.slot),
             ..self.conclude(item, result)
         };
-        self.pool.finish(self.slot, finished, quick);
+        let woken = self.pool.finish(finished, quick);
+        let_run(woken).await;
     }
 
     /// Delivers events of one key in order. Ends at the first that holds the key up: the rest goes back.
-    async fn deliver_run(&self, run: Vec<Item>, limited: Vec<EventType>) {
+    async fn deliver_run(&self, run: Vec<Item>) {
         let mut rest = VecDeque::from(run);
-        let mut limited = Some(limited);
         let mut together = self.pool.dispatcher.pipelines();
         let mut held_up = false;
         while !rest.is_empty() {
@@ -81,15 +81,17 @@ impl Worker<'_> {
             };
             // A run that ended without a word is taken apart, to see which event it is.
             together = together && !results.is_empty();
+            let mut woken = false;
             for result in results {
                 let Some(item) = rest.pop_front() else { break };
                 let mut finished = self.conclude(item, result);
                 held_up = held_up || !lets_key_go_on(&finished.outcome);
                 if rest.is_empty() {
-                    finished.leaves = limited.take().unwrap_or_default();
+                    finished.leaves = self.pool.slots.leave(self.slot);
                 }
-                self.pool.finish(self.slot, finished, quick);
+                woken |= self.pool.finish(finished, quick);
             }
+            let_run(woken).await;
         }
     }
 
@@ -101,7 +103,8 @@ impl Worker<'_> {
         (vec![result], quick)
     }
 
-    /// One try at one event; whether it never waited.
+    /// One try at one event; whether it never waited. What the relay has given up on meanwhile counts as called off,
+    /// whatever it says: the event's next try is on its way.
     async fn try_one(&self, item: &mut Item) -> (TryResult, bool) {
         let start = Instant::now();
         if !may_start(item, start) {
@@ -109,8 +112,8 @@ impl Worker<'_> {
         }
         let limit = item.rules.timeout;
         item.delivery.deadline = start + limit;
-        self.pool
-            .begin(self.slot, item.held, item.delivery.deadline + CANCEL_GRACE);
+        let overdue = item.delivery.deadline + CANCEL_GRACE;
+        self.pool.slots.begin(self.slot, item.held, overdue);
         self.pool.spans.open(&mut item.delivery);
         let dispatcher = &self.pool.dispatcher;
         let delivery = &item.delivery;
@@ -122,6 +125,10 @@ impl Worker<'_> {
             }
             Err(payload) => Ran::Panicked(panic_message(payload)),
         };
+        if !self.pool.slots.end(self.slot) {
+            drop_quietly(ran);
+            return (TryResult::CalledOff { done: None }, false);
+        }
         let quick = start.elapsed() < QUICK;
         (self.judge(ran, limit), quick)
     }
@@ -145,7 +152,7 @@ impl Worker<'_> {
             item.delivery.deadline = deadline;
             self.pool.spans.open(&mut item.delivery);
         }
-        self.pool.begin(self.slot, held, deadline + CANCEL_GRACE);
+        self.pool.slots.begin(self.slot, held, deadline + CANCEL_GRACE);
         // Tokens of their own: if the run has to be taken apart, its events must not be called off already.
         let deliveries: Vec<Delivery> = run.iter().map(|item| own_token(&item.delivery)).collect();
         let dispatcher = &self.pool.dispatcher;
@@ -153,6 +160,10 @@ impl Worker<'_> {
             Ok(future) => self.run(Caught::new(future), &deliveries).await,
             Err(payload) => Ran::Panicked(panic_message(payload)),
         };
+        if !self.pool.slots.end(self.slot) {
+            drop_quietly(ran);
+            return (vec![TryResult::CalledOff { done: None }], false);
+        }
         (self.judge_run(ran, limit), false)
     }
 
@@ -273,6 +284,14 @@ impl Worker<'_> {
         TryResult::Panicked {
             message: bounded_text(message, self.pool.error_max_len.saturating_sub(PANICKED.len())),
         }
+    }
+}
+
+/// Lets the loop run, if it was woken. The runtime keeps what a task wakes for the thread that the task is on: if the next
+/// delivery blocked that thread, it would block the loop.
+async fn let_run(woken: bool) {
+    if woken {
+        tokio::task::yield_now().await;
     }
 }
 

@@ -1,6 +1,7 @@
 //! The relay on the in-memory source, with time and faults under control.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
+mod blocking;
 mod breaker;
 mod delivering;
 mod failing;

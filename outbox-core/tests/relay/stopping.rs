@@ -2,12 +2,11 @@
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::world::{Faults, Faulty, Scripted, event, keyed, source, until};
 use outbox_core::memory::Counts;
-use outbox_core::{FailureKind, Policy, Relay};
+use outbox_core::{FailureKind, Relay};
 use tokio::time::Instant;
 
 const GRACE: Duration = Duration::from_secs(4);
@@ -189,43 +188,4 @@ async fn dropping_the_relay_at_any_moment_leaves_what_its_leases_end() {
         until("the next relay completes all", || source.counts().completed == 50).await;
         next.shutdown().await.unwrap();
     }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_handler_that_blocks_its_thread_is_stuck_and_takes_no_place() {
-    let source = source();
-    let tries = Arc::new(AtomicUsize::new(0));
-    let counter = tries.clone();
-    let dispatcher = Scripted::default().on("Blocks", move |_| {
-        let first = counter.fetch_add(1, Ordering::SeqCst) == 0;
-        async move {
-            if first {
-                std::thread::sleep(Duration::from_secs(8));
-            }
-            Ok(())
-        }
-    });
-    let dispatcher = dispatcher.policy("Blocks", Policy::default().with_concurrency(NonZeroU32::MIN));
-    source.publish_envelope(event("Blocks"));
-    let relay = Relay::builder(source.clone(), Arc::new(dispatcher))
-        .concurrency(NonZeroU32::MIN)
-        .handler_timeout(Duration::from_millis(100))
-        .shutdown_grace(Duration::ZERO)
-        .build()
-        .unwrap()
-        .spawn();
-    let health = relay.health();
-    until("it counts as stuck", || health.stuck() == 1).await;
-    // Its own type is limited to one place, and still goes on.
-    until("it is tried again", || tries.load(Ordering::SeqCst) == 2).await;
-    for _ in 0..20 {
-        source.publish_envelope(event("Plain"));
-    }
-
-    until("the others are delivered", || source.counts().completed == 21).await;
-    assert_eq!(health.stuck(), 1);
-    let report = relay.shutdown().await.unwrap();
-
-    assert_eq!(report.stuck, 1);
-    assert_eq!(held(source.counts()), 0);
 }
