@@ -22,10 +22,12 @@ use super::pace::Pace;
 use super::pool::Pool;
 use super::reminders::Reminders;
 use super::report::Report;
+use super::results::{chain, say_poll_failed};
+use super::run::Run;
 use super::settling::Settling;
 use super::spans::Spans;
 use super::types::{Rules, Types};
-use super::work::{Finished, HeldId};
+use super::work::{Ended, Finished, HeldId};
 use crate::telemetry::{Metrics, NoMetrics};
 use crate::{
     ClaimRequest, ClaimToken, Claimed, Dispatcher, Envelope, EventId, PartName, Position, RelaySettings,
@@ -44,6 +46,8 @@ pub(super) struct Held {
     pub(super) envelope: Arc<Envelope>,
     pub(super) rules: Arc<Rules>,
     pub(super) lease: Arc<Lease>,
+    /// The run that it is part of, if it was not claimed as the only event of its key.
+    pub(super) run: Option<Arc<Run>>,
     pub(super) cancelled: CancellationToken,
     pub(super) bytes: u64,
 }
@@ -80,6 +84,8 @@ pub(super) struct Engine {
     pub(super) report: Report,
     pub(super) held: Slab<Held>,
     pub(super) held_bytes: u64,
+    /// How many of them wait behind another event of their run.
+    pub(super) behind: usize,
     generation: u32,
     pub(super) types: Types,
     pub(super) leases: Leases,
@@ -124,6 +130,7 @@ impl Engine {
             report: Report::default(),
             held: Slab::new(),
             held_bytes: 0,
+            behind: 0,
             generation: 0,
             types: Types::default(),
             leases: Leases::new(settings.lease),
@@ -161,7 +168,7 @@ impl Engine {
         if crowded || self.settling.len() > backlog {
             return; // The next finished or recorded event leads back here.
         }
-        let Some(events) = self.pace.ask(self.held.len(), now) else {
+        let Some(events) = self.pace.ask(self.held.len(), self.behind, now) else {
             return;
         };
         let request = ClaimRequest::new(events, self.settings.lease)
@@ -246,6 +253,8 @@ impl Engine {
         self.held_mut(id)?;
         let held = self.held.remove(id.index());
         self.held_bytes -= held.bytes;
+        let others = held.run.as_ref().is_some_and(|run| run.take_one());
+        self.behind -= usize::from(others);
         Some(held)
     }
 
@@ -253,7 +262,11 @@ impl Engine {
     pub(super) fn collect(&mut self, now: Instant) {
         let mut finished = std::mem::take(&mut self.finished);
         self.pool.take_finished(&mut finished);
-        self.pace.delivered(finished.len() as u64, now);
+        let tried = finished
+            .iter()
+            .filter(|result| result.ended != Ended::NotTried)
+            .count();
+        self.pace.delivered(tried as u64, now);
         for result in finished.drain(..) {
             self.finish(result, now);
         }

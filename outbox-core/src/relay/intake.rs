@@ -9,8 +9,9 @@ use tracing::Span;
 use super::engine::{Asked, Engine, Held, SWEEP};
 use super::error_text::bounded_text;
 use super::lease::Lease;
+use super::run::Run;
 use super::settling::Unrecorded;
-use super::work::{Item, Work};
+use super::work::{Item, Items, Work};
 use crate::telemetry::{OutcomeLabel, log_line};
 use crate::{
     Claimed, Delivery, EventType, KeyPolicy, OrderingKey, Outcome, PartName, Settlement, SourceError,
@@ -74,9 +75,24 @@ impl Engine {
                 }
             }
         }
+        for work in &work {
+            self.note_run(work);
+        }
         work.into_iter()
             .filter_map(|work| self.types.admit(work))
             .collect()
+    }
+
+    /// Of a run one event is at work at a time: the others take no place.
+    fn note_run(&mut self, work: &Work) {
+        let Items::Run(items) = &work.items else { return };
+        let run = Arc::new(Run::new(items.len()));
+        for item in items {
+            if let Some(held) = self.held_mut(item.held) {
+                held.run = Some(Arc::clone(&run));
+            }
+        }
+        self.behind += items.len() - 1;
     }
 
     /// Registers one event; those that no delivery can help are settled here.
@@ -110,6 +126,7 @@ impl Engine {
             envelope: Arc::clone(&envelope),
             rules: Arc::clone(&rules),
             lease: Arc::clone(&lease),
+            run: None,
             cancelled: claimed.lost.clone(),
             bytes: envelope.size() as u64,
         });
@@ -151,6 +168,7 @@ impl Engine {
         let outcome = Unrecorded {
             settlement,
             lease,
+            run: None,
             label: OutcomeLabel::Failed,
             envelope: claimed.envelope.ok().map(Arc::new),
         };

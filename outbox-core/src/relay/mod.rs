@@ -14,7 +14,8 @@
 //!
 //! # State
 //! An event is *held* from its claim until its delivery has ended, then *unrecorded* until the source has taken its
-//! outcome. Memory is bounded by what is held: `concurrency` events and as many as were delivered within the last moment.
+//! outcome. Memory is bounded by what is held: `concurrency` events, as many as were delivered within the last moment, and
+//! what waits behind another of its key; together no more than `concurrency` and twice the `batch_size`.
 //!
 //! # Time
 //! Only the monotonic clock is read. Leases are believed in from before their request, less a margin.
@@ -42,6 +43,7 @@ mod pool;
 mod reminders;
 mod report;
 mod results;
+mod run;
 mod settling;
 mod slots;
 mod spans;

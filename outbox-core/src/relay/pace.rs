@@ -49,15 +49,19 @@ impl Pace {
         self.window_start = now;
     }
 
-    /// How many events to ask for while so many are held, or `None` while that is not worth a claim.
+    /// How many events to ask for while so many are held, or `None` while that is not worth a claim. `behind` of them
+    /// wait behind another event of their key: they take memory but no place, or one key could keep all others waiting.
     ///
     /// Beyond the places for deliveries, only as much is claimed ahead as was delivered within the last moment: slow
     /// deliveries do not hoard events that another relay could take.
-    pub(super) fn ask(&mut self, held: usize, now: Instant) -> Option<NonZeroU32> {
+    pub(super) fn ask(&mut self, held: usize, behind: usize, now: Instant) -> Option<NonZeroU32> {
         self.roll(now);
         let recent = self.current.max(self.previous);
-        let ahead = recent.min(u64::from(self.batch) * 2);
-        let room = (self.concurrency + ahead).saturating_sub(held as u64);
+        let ahead_max = u64::from(self.batch) * 2;
+        let at_work = held.saturating_sub(behind) as u64;
+        let places = (self.concurrency + recent.min(ahead_max)).saturating_sub(at_work);
+        let memory = (self.concurrency + ahead_max).saturating_sub(held as u64);
+        let room = places.min(memory);
         let size = u64::from(self.size);
         let worth = (recent / 10).clamp(1, (size / 2).max(1));
         if room < worth {
@@ -89,9 +93,20 @@ mod tests {
         let now = Instant::now();
         let mut pace = Pace::new(number(10), number(500), now);
 
-        assert_eq!(pace.ask(0, now), Some(number(10)));
-        assert_eq!(pace.ask(9, now), Some(number(1)));
-        assert_eq!(pace.ask(10, now), None);
+        assert_eq!(pace.ask(0, 0, now), Some(number(10)));
+        assert_eq!(pace.ask(9, 0, now), Some(number(1)));
+        assert_eq!(pace.ask(10, 0, now), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_waits_behind_its_key_takes_memory_and_no_place() {
+        let now = Instant::now();
+        let mut pace = Pace::new(number(10), number(20), now);
+
+        assert_eq!(pace.ask(10, 9, now), Some(number(9)));
+        assert_eq!(pace.ask(19, 17, now), Some(number(8)));
+        assert_eq!(pace.ask(48, 45, now), Some(number(2)), "50 events are the most");
+        assert_eq!(pace.ask(50, 46, now), None);
     }
 
     #[tokio::test(start_paused = true)]
@@ -102,15 +117,15 @@ mod tests {
         pace.delivered(3_000, now);
         assert!(pace.claimed(number(100), 100));
 
-        assert_eq!(pace.ask(10, now), Some(number(200)));
+        assert_eq!(pace.ask(10, 0, now), Some(number(200)));
         assert_eq!(
-            pace.ask(1_000, now),
+            pace.ask(1_000, 0, now),
             None,
             "10 free places are not worth a claim at that rate"
         );
         let later = now + WINDOW * 3;
         assert_eq!(
-            pace.ask(10, later),
+            pace.ask(10, 0, later),
             None,
             "what was delivered long ago counts no more"
         );

@@ -72,6 +72,7 @@ impl Engine {
         let unrecorded = Unrecorded {
             settlement,
             lease: held.lease,
+            run: held.run,
             label,
             envelope,
         };
@@ -107,6 +108,9 @@ impl Engine {
         }
         for outcome in &answer.lost {
             outcome.lease.settle_one();
+            if outcome.frees_key() {
+                self.poll_again();
+            }
         }
         // After an unanswered call, "lost" mostly means "recorded by that call".
         if !answer.lost.is_empty() && !answer.unsure {
@@ -135,12 +139,12 @@ impl Engine {
             outcome.label,
             envelope.and_then(|envelope| lag(envelope, recorded_at)),
         );
+        let frees_key = outcome.frees_key();
         match &outcome.settlement.outcome {
             Outcome::Retry { after, .. } | Outcome::Released { after, .. } if !after.is_zero() => {
                 self.reminders.add(now + *after);
             }
-            // The next event of its key was held up by this one.
-            _ if envelope.is_some_and(|envelope| envelope.ordering_key.is_some()) => self.poll_again(),
+            _ if frees_key => self.poll_again(),
             Outcome::Retry { .. } | Outcome::Released { .. } => self.poll_again(),
             Outcome::Completed | Outcome::Failed { .. } => {}
         }

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::backoff::Backoff;
 use super::job::{Job, Jobs};
 use super::lease::Lease;
+use super::run::Run;
 use crate::telemetry::OutcomeLabel;
 use crate::{Envelope, EventId, Outcome, Settled, Settlement, SourceError, SourceErrorKind};
 
@@ -20,9 +21,20 @@ const GATHER: Duration = Duration::from_millis(2);
 pub(super) struct Unrecorded {
     pub(super) settlement: Settlement,
     pub(super) lease: Arc<Lease>,
+    pub(super) run: Option<Arc<Run>>,
     pub(super) label: OutcomeLabel,
     /// Absent for an event that cannot be decoded.
     pub(super) envelope: Option<Arc<Envelope>>,
+}
+
+impl Unrecorded {
+    /// The source has answered for it; whether the next event of its key may be due now. To be asked once.
+    pub(super) fn frees_key(&self) -> bool {
+        // Of an event that cannot be decoded nobody knows whether it has one.
+        let envelope = self.envelope.as_ref();
+        let keyed = envelope.is_none_or(|envelope| envelope.ordering_key.is_some());
+        keyed && self.run.as_ref().is_none_or(|run| run.record_one())
+    }
 }
 
 /// What became of the outcomes of one call.

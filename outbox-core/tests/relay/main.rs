@@ -6,6 +6,7 @@ mod breaker;
 mod delivering;
 mod failing;
 mod history;
+mod hot_key;
 mod refusing;
 mod runs;
 mod simulation;
