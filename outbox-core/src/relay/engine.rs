@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::backoff::Backoff;
 use super::builder::Parts;
+use super::causes::Causes;
 use super::health::Health;
 use super::job::{Job, Jobs, answer};
 use super::lease::Lease;
@@ -96,6 +97,8 @@ pub(super) struct Engine {
     pub(super) claim: Option<Job<Vec<Claimed>>>,
     pub(super) asked: Option<Asked>,
     claim_backoff: Backoff,
+    claim_causes: Causes,
+    pub(super) settle_causes: Causes,
     claim_after: Option<Instant>,
     wait: Option<Wait>,
     pub(super) reminders: Reminders,
@@ -140,6 +143,8 @@ impl Engine {
             claim: None,
             asked: None,
             claim_backoff: Backoff::default(),
+            claim_causes: Causes::default(),
+            settle_causes: Causes::default(),
             claim_after: None,
             wait: None,
             reminders: Reminders::default(),
@@ -218,13 +223,15 @@ impl Engine {
         self.claim_after = Some(now + self.claim_backoff.fail());
         self.health.poll_failed();
         self.metrics.poll_failed();
-        if self.claim_backoff.failures() == 1 {
-            self.say_poll_failed(error);
+        let text = chain(error);
+        if self.claim_causes.is_news(error.kind(), &text) {
+            say_poll_failed(error.kind(), &text);
         }
     }
 
     pub(super) fn claim_answered(&mut self) {
         self.claim_after = None;
+        self.claim_causes.forget();
         let failures = self.claim_backoff.succeed();
         if failures > 0 {
             tracing::info!(failures, "{}", crate::telemetry::log_line::POLL_RECOVERED);

@@ -28,6 +28,7 @@ mod backoff;
 mod breaker;
 mod builder;
 mod caught;
+mod causes;
 mod drain;
 mod engine;
 mod error_text;

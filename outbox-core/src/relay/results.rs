@@ -85,9 +85,10 @@ impl Engine {
             Ok(answer) => answer,
             Err((error, failures)) => {
                 self.health.set_settle_errors(failures);
-                if failures == 1 {
+                let text = chain(&error);
+                if self.settle_causes.is_news(error.kind(), &text) {
                     tracing::warn!(
-                        error = chain(&error),
+                        error = text,
                         unrecorded = self.settling.len(),
                         "{}",
                         log_line::SETTLE_FAILED
@@ -97,6 +98,7 @@ impl Engine {
             }
         };
         self.health.set_settle_errors(0);
+        self.settle_causes.forget();
         if let Some((event, error)) = &answer.refused {
             tracing::error!(event.id = %event, error = chain(error), "{}", log_line::SETTLE_REFUSED);
         }
@@ -235,18 +237,6 @@ impl Engine {
         let concurrency = self.settings.concurrency.get() as usize;
         self.pool.stand_in(self.stuck.len(), concurrency);
     }
-
-    pub(super) fn say_poll_failed(&self, error: &SourceError) {
-        let error_text = chain(error);
-        match error.kind() {
-            SourceErrorKind::Misconfigured => {
-                tracing::error!(error = error_text, "{}", log_line::POLL_FAILED)
-            }
-            SourceErrorKind::Unavailable | SourceErrorKind::Refused => {
-                tracing::warn!(error = error_text, "{}", log_line::POLL_FAILED);
-            }
-        }
-    }
 }
 
 impl Held {
@@ -273,6 +263,16 @@ fn lag(envelope: &Envelope, recorded_at: jiff::Timestamp) -> Option<Duration> {
     Duration::try_from(recorded_at.duration_since(envelope.created_at)).ok()
 }
 
-fn chain(error: &SourceError) -> String {
+/// Said at a level by what helps: waiting, or only a change of set-up.
+pub(super) fn say_poll_failed(kind: SourceErrorKind, error: &str) {
+    match kind {
+        SourceErrorKind::Misconfigured => tracing::error!(error, "{}", log_line::POLL_FAILED),
+        SourceErrorKind::Unavailable | SourceErrorKind::Refused => {
+            tracing::warn!(error, "{}", log_line::POLL_FAILED);
+        }
+    }
+}
+
+pub(super) fn chain(error: &SourceError) -> String {
     super::error_text::error_text(error, 500)
 }

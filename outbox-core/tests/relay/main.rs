@@ -9,6 +9,7 @@ mod history;
 mod hot_key;
 mod refusing;
 mod runs;
+mod saying;
 mod simulation;
 mod stopping;
 mod world;
