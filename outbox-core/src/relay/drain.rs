@@ -19,6 +19,8 @@ const RECORD_TIME: Duration = Duration::from_secs(3);
 pub(super) async fn drain(engine: &mut Engine, hurry: CancellationToken) {
     engine.stopping = true;
     engine.stop_listening();
+    // ORDER: closed first. What a claim brings that is still under way goes back too, untouched.
+    engine.pool.close();
     engine.hand_back_queue();
 
     let grace = engine.settings.shutdown_grace;
@@ -36,6 +38,7 @@ pub(super) async fn drain(engine: &mut Engine, hurry: CancellationToken) {
 
     engine.report.stuck = engine.pool.slots.running() as u64;
     engine.hand_back_held();
+    engine.settling.hurry();
     let unrecorded = |engine: &Engine| !engine.settling.is_empty() || engine.claim.is_some();
     go_on(engine, unrecorded, tokio::time::sleep(RECORD_TIME)).await;
     engine.report.left_claimed = engine.settling.len() as u64;

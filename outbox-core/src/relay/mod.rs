@@ -211,7 +211,8 @@ impl Engine {
 /// However the loop ends: no worker begins anything more, what runs is called off, and health says so.
 impl Drop for Engine {
     fn drop(&mut self) {
-        drop(self.pool.close());
+        self.pool.close();
+        drop(self.pool.take_queue());
         for (_, held) in &self.held {
             held.cancelled.cancel();
         }

@@ -5,7 +5,7 @@
 //! deliveries that never wait are done by few workers, without a task for each.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
@@ -25,6 +25,7 @@ pub(super) struct Pool {
     pub(super) spans: Spans,
     pub(super) slots: Slots,
     queue: Mutex<Queue>,
+    closed: AtomicBool,
     finished: Mutex<Vec<Finished>>,
     pub(super) results: Notify,
     /// Workers that are running, not waiting for their delivery.
@@ -40,7 +41,6 @@ struct Queue {
     busy_max: usize,
     /// How much work was taken since the start, to see whether the queue moves.
     taken: u64,
-    closed: bool,
 }
 
 impl Pool {
@@ -60,8 +60,8 @@ impl Pool {
                 busy: 0,
                 busy_max: concurrency,
                 taken: 0,
-                closed: false,
             }),
+            closed: AtomicBool::new(false),
             finished: Mutex::default(),
             results: Notify::new(),
             awake: AtomicUsize::new(0),
@@ -98,7 +98,7 @@ impl Pool {
 
     fn start_worker_anyway(self: &Arc<Self>) -> bool {
         let mut queue = self.queue();
-        if queue.work.is_empty() || queue.busy >= queue.busy_max {
+        if self.is_closed() || queue.work.is_empty() || queue.busy >= queue.busy_max {
             return false;
         }
         let Some(slot) = queue.idle.pop() else {
@@ -125,7 +125,7 @@ impl Pool {
     /// The next piece of work for this worker, or `None`: then the worker has given its slot back and must end.
     pub(super) fn next(&self, slot: usize) -> Option<Items> {
         let mut queue = self.queue();
-        let may_go_on = queue.busy <= queue.busy_max && !queue.closed;
+        let may_go_on = queue.busy <= queue.busy_max && !self.is_closed();
         let Some(work) = may_go_on.then(|| queue.work.pop_front()).flatten() else {
             queue.busy -= 1;
             queue.idle.push(slot);
@@ -173,11 +173,13 @@ impl Pool {
         self.queue().work.drain(..).collect()
     }
 
-    /// No worker takes more work.
-    pub(super) fn close(&self) -> Vec<Work> {
-        let mut queue = self.queue();
-        queue.closed = true;
-        queue.work.drain(..).collect()
+    /// From now on no worker begins another event.
+    pub(super) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
     }
 
     /// Lets another worker run beside one that hangs, or takes that right back.

@@ -120,6 +120,12 @@ impl Settling {
         self.call = Some(jobs.settle(settlements));
     }
 
+    /// What waits after a failure is sent at once, and again soon: there is not much time left.
+    pub(super) fn hurry(&mut self) {
+        self.retry_at = None;
+        self.backoff = Backoff::default();
+    }
+
     /// Takes in the source's answer. After an error everything is kept, and `Err` holds the number of errors in a row.
     pub(super) fn answered(
         &mut self,

@@ -1,10 +1,12 @@
 //! The span around a try at delivering an event.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 
 use tracing::{Instrument, Span, field};
 
+use super::error_text::drop_quietly;
 use super::outcome::{PANICKED, TryResult};
 use crate::Delivery;
 use crate::telemetry::{OutcomeLabel, SpanLinks};
@@ -24,6 +26,10 @@ pub(super) struct Spans {
 impl Spans {
     /// Gives a delivery its span. An event of a run that is taken apart has one already.
     pub(super) fn open(&self, delivery: &mut Delivery) {
+        quietly(|| self.open_span(delivery));
+    }
+
+    fn open_span(&self, delivery: &mut Delivery) {
         if !tracing::enabled!(tracing::Level::INFO) || !delivery.span.is_disabled() {
             return;
         }
@@ -51,6 +57,10 @@ impl Spans {
 
     /// Records how the try ended, as it is told to the source, and ends its span.
     pub(super) fn close(&self, delivery: &mut Delivery, outcome: OutcomeLabel, error: Option<String>) {
+        quietly(|| self.close_span(delivery, outcome, error));
+    }
+
+    fn close_span(&self, delivery: &mut Delivery, outcome: OutcomeLabel, error: Option<String>) {
         let span = std::mem::replace(&mut delivery.span, Span::none());
         if span.is_disabled() {
             return;
@@ -65,6 +75,13 @@ impl Spans {
         {
             links.retry(&span, delivery);
         }
+    }
+}
+
+/// Subscribers and links are foreign code. One that panics must not end the worker, and strand its events.
+fn quietly(call: impl FnOnce()) {
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(call)) {
+        drop_quietly(payload);
     }
 }
 

@@ -72,7 +72,7 @@ impl Worker<'_> {
         let mut together = self.pool.dispatcher.pipelines();
         let mut held_up = false;
         while !rest.is_empty() {
-            let (results, quick) = if held_up {
+            let (results, quick) = if held_up || self.pool.is_closed() {
                 (vec![TryResult::CalledOff { done: None }], true)
             } else if together && rest.len() > 1 {
                 self.try_run(rest.make_contiguous()).await

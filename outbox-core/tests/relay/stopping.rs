@@ -63,6 +63,33 @@ async fn running_handlers_get_the_grace_period_and_their_results_are_recorded() 
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_stop_begins_nothing_more_of_a_run() {
+    let source = source();
+    let dispatcher = Scripted::default().on("Short", |_| async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        Ok(())
+    });
+    let dispatcher = Arc::new(dispatcher);
+    for _ in 0..10 {
+        source.publish_envelope(keyed("Short", "k"));
+    }
+    let relay = Relay::builder(source.clone(), dispatcher.clone())
+        .shutdown_grace(GRACE)
+        .build()
+        .unwrap()
+        .spawn();
+    until("the second is running", || dispatcher.seen().len() == 2).await;
+
+    let start = Instant::now();
+    let report = relay.shutdown().await.unwrap();
+
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    assert_eq!((report.completed, report.released, report.stuck), (2, 8, 0));
+    let counts = source.counts();
+    assert_eq!((counts.pending, counts.held), (8, 0), "the rest is due at once");
+}
+
+#[tokio::test(start_paused = true)]
 async fn handlers_that_outlast_the_grace_period_are_called_off_and_charged_nothing() {
     let source = source();
     let dispatcher =
@@ -154,6 +181,32 @@ async fn a_source_that_hangs_delays_the_stop_by_the_stated_constant_at_most() {
 
         let took = start.elapsed();
         assert!(took <= GRACE + Relay::STOP_SLACK, "{took:?}");
+    }
+}
+
+/// Invariant 38: however long the source has failed, a stop records what it can.
+#[tokio::test(start_paused = true)]
+async fn a_stop_records_at_once_what_a_failing_source_did_not_take() {
+    for seed in 0..100 {
+        fastrand::seed(seed);
+        let memory = source();
+        let faulty = Arc::new(Faulty::new(memory.clone()));
+        memory.publish_envelope(event("Plain"));
+        faulty.set(Faults {
+            fail_settle: true,
+            ..Faults::none()
+        });
+        let relay = Relay::builder(faulty.clone(), Arc::new(Scripted::default()))
+            .build()
+            .unwrap()
+            .spawn();
+        // Until the waits between its tries have grown as long as they get.
+        tokio::time::sleep(Duration::from_secs(60)).await;
+
+        faulty.set(Faults::none());
+        let report = relay.shutdown().await.unwrap();
+
+        assert_eq!((report.completed, report.left_claimed), (1, 0), "seed {seed}");
     }
 }
 
