@@ -46,7 +46,9 @@ impl Engine {
         let mut work: Vec<Work> = Vec::with_capacity(events.len());
         let mut runs: HashMap<(TenantId, OrderingKey), usize> = HashMap::new();
         let mut lease: Option<Arc<Lease>> = None;
+        let mut blind = false;
         for claimed in events {
+            blind = blind || self.blocks_unknown_key(&claimed);
             let of_claim = lease.take().filter(|lease| lease.token == claimed.token);
             let lease_of_claim = of_claim.unwrap_or_else(|| {
                 let new = Arc::new(Lease::new(claimed.token, asked.at, asked.request.lease));
@@ -63,6 +65,10 @@ impl Engine {
                 work.push(Work::one(item));
                 continue;
             };
+            if blind {
+                self.finish(item.not_tried(), now);
+                continue;
+            }
             match runs.entry((envelope.tenant_id.clone(), key.clone())) {
                 std::collections::hash_map::Entry::Occupied(run) => {
                     if let Some(run) = work.get_mut(*run.get()) {
@@ -81,6 +87,17 @@ impl Engine {
         work.into_iter()
             .filter_map(|work| self.types.admit(work))
             .collect()
+    }
+
+    /// Whether an event fails that cannot be read and whose key does not go on then. Nobody here knows which key that is:
+    /// what comes after it goes back, to a source that does.
+    fn blocks_unknown_key(&mut self, claimed: &Claimed) -> bool {
+        let unread = claimed.envelope.as_ref().err();
+        let Some(event_type) = unread.and_then(|why| why.event_type.as_ref()) else {
+            return false;
+        };
+        let rules = self.types.rules(event_type, &*self.dispatcher, &self.settings);
+        rules.key != KeyPolicy::GoOn
     }
 
     /// Of a run one event is at work at a time: the others take no place.

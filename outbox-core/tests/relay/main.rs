@@ -12,4 +12,5 @@ mod runs;
 mod saying;
 mod simulation;
 mod stopping;
+mod unread;
 mod world;
