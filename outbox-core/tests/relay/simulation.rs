@@ -4,22 +4,22 @@
 //! fails, hangs, loses answers and forgets hints. Then the faults end, and a last relay has to bring everything to its
 //! end. What happened is checked offline.
 
+mod handlers;
+mod shaky;
+
 use std::collections::HashMap;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use fastrand::Rng;
+use handlers::{Handlers, Manner};
 use outbox_core::memory::MemorySource;
-use outbox_core::{
-    ClaimRequest, ClaimToken, Claimed, Delivered, Delivery, Dispatcher, Envelope, EventId, Failure,
-    FailureKind, Listening, Outcome, Relay, RelayBuilder, RetryPolicy, Settled, Settlement, Source,
-    SourceError, Wakeup,
-};
+use outbox_core::{ClaimToken, Envelope, EventId, Relay, RelayBuilder, RetryPolicy};
+use shaky::Shaky;
 use tokio::time::{Instant, sleep};
 
-use crate::history::{Check, End, History, Recorded, Rules, What};
+use crate::history::{Check, History, Rules, What};
 use crate::world::{event, keyed, until};
 
 const LEASE: Duration = Duration::from_secs(10);
@@ -51,18 +51,6 @@ struct World {
     holders: Mutex<HashMap<EventId, ClaimToken>>,
 }
 
-/// How an event's handler behaves.
-#[derive(Debug, Clone, Copy)]
-enum Manner {
-    Quick,
-    Slow(u64),
-    FailsUntil(u32),
-    Rejects,
-    PanicsUntil(u32),
-    HangsUntil(u32),
-    OutageUntil(Instant),
-}
-
 impl World {
     fn roll(&self, percent: u8) -> bool {
         self.rng.lock().unwrap().u8(0..100) < percent
@@ -79,192 +67,7 @@ impl World {
     fn meet(&self, what: impl FnOnce(&mut Met)) {
         what(&mut self.met.lock().unwrap());
     }
-}
 
-/// The source as one relay sees it.
-struct Shaky {
-    world: Arc<World>,
-    relay: usize,
-}
-
-fn down(operation: &'static str) -> SourceError {
-    SourceError::unavailable(operation, "down for a moment")
-}
-
-impl Shaky {
-    async fn trouble(&self, operation: &'static str) -> Result<(), SourceError> {
-        let world = &self.world;
-        sleep(world.millis(15)).await;
-        if world.fault(4) {
-            sleep(world.millis(30_000)).await;
-        }
-        if world.fault(6) {
-            Err(down(operation))
-        } else {
-            Ok(())
-        }
-    }
-}
-
-#[async_trait]
-impl Source for Shaky {
-    async fn claim(&self, request: ClaimRequest) -> Result<Vec<Claimed>, SourceError> {
-        let world = &self.world;
-        world.history.note(What::Asked { relay: self.relay });
-        self.trouble("claim").await?;
-        let until = Instant::now() + request.lease;
-        let claimed = world.memory.claim(request.clone()).await?;
-        assert!(
-            claimed.len() <= request.max_events.get() as usize,
-            "16: too many events"
-        );
-        for Claimed {
-            id, token, attempt, ..
-        } in &claimed
-        {
-            let (id, token, attempt) = (*id, *token, *attempt);
-            world.history.note(What::Claimed {
-                id,
-                token,
-                attempt,
-                until,
-            });
-            if world.holders.lock().unwrap().insert(id, token).is_some() {
-                world.meet(|met| met.redeliveries += 1);
-            }
-        }
-        self.trouble("claim").await?;
-        Ok(claimed)
-    }
-
-    async fn settle(&self, mut settlements: Vec<Settlement>) -> Result<Settled, SourceError> {
-        let world = &self.world;
-        self.trouble("settle").await?;
-        let presented: Vec<ClaimToken> = settlements.iter().map(|settlement| settlement.token).collect();
-        if !world.fenced {
-            let holders = world.holders.lock().unwrap();
-            for settlement in &mut settlements {
-                settlement.token = holders[&settlement.id];
-            }
-        }
-        let settled = world.memory.settle(settlements.clone()).await?;
-        world.meet(|met| met.refused_settlements += settled.lost.len());
-        for (settlement, presented) in settlements.into_iter().zip(presented) {
-            let Settlement {
-                token,
-                position,
-                id,
-                outcome,
-            } = settlement;
-            if settled.lost.contains(&(token, position)) {
-                continue;
-            }
-            let outcome = match outcome {
-                Outcome::Completed => Recorded::Completed,
-                Outcome::Retry { after, .. } => Recorded::Retry(after),
-                Outcome::Failed { .. } => Recorded::Failed,
-                Outcome::Released { after, .. } => Recorded::Released(after),
-            };
-            world.history.note(What::Recorded {
-                id,
-                token: presented,
-                outcome,
-            });
-        }
-        self.trouble("settle").await?;
-        Ok(settled)
-    }
-
-    async fn extend(&self, tokens: &[ClaimToken], lease: Duration) -> Result<Vec<ClaimToken>, SourceError> {
-        let world = &self.world;
-        self.trouble("extend").await?;
-        let until = Instant::now() + lease;
-        let lost = world.memory.extend(tokens, lease).await?;
-        world.meet(|met| met.lost_extensions += lost.len());
-        for token in tokens.iter().filter(|token| !lost.contains(token)) {
-            world.history.note(What::Extended { token: *token, until });
-        }
-        if world.fault(20) {
-            return Err(down("extend"));
-        }
-        Ok(lost)
-    }
-
-    async fn wait(&self, timeout: Duration) -> Wakeup {
-        if self.world.fault(30) {
-            sleep(timeout).await;
-            return Wakeup::Timeout;
-        }
-        self.world.memory.wait(timeout).await
-    }
-
-    fn listening(&self) -> Listening {
-        Listening::Up
-    }
-}
-
-struct Handlers(Arc<World>);
-
-/// Notes the end of a handler, also when its future is dropped.
-struct Running<'a> {
-    world: &'a World,
-    id: EventId,
-    attempt: u32,
-    end: End,
-}
-
-impl Drop for Running<'_> {
-    fn drop(&mut self) {
-        let (id, attempt, end) = (self.id, self.attempt, self.end);
-        if end == End::Nothing {
-            self.world.meet(|met| met.dropped_handlers += 1);
-        }
-        self.world.history.note(What::Ended { id, attempt, end });
-    }
-}
-
-#[async_trait]
-impl Dispatcher for Handlers {
-    async fn dispatch(&self, delivery: &Delivery) -> Result<Delivered, Failure> {
-        let (id, attempt) = (delivery.envelope.id, delivery.attempt);
-        let world = &*self.0;
-        world.history.note(What::Started { id, attempt });
-        let mut running = Running {
-            world,
-            id,
-            attempt,
-            end: End::Nothing,
-        };
-        let manner = world.scripts.lock().unwrap()[&id];
-        let failed = match manner {
-            Manner::Slow(ms) => {
-                sleep(Duration::from_millis(ms)).await;
-                None
-            }
-            Manner::FailsUntil(try_) if attempt < try_ => {
-                sleep(Duration::from_millis(20)).await;
-                Some(FailureKind::Retry)
-            }
-            Manner::Rejects => Some(FailureKind::Reject),
-            Manner::PanicsUntil(try_) if attempt < try_ => panic!("as the seed says"),
-            Manner::HangsUntil(try_) if attempt < try_ => std::future::pending().await,
-            Manner::OutageUntil(time) if Instant::now() < time => Some(FailureKind::Outage),
-            _ => None,
-        };
-        running.end = match failed {
-            None => End::Succeeded,
-            Some(FailureKind::Retry) => End::Failed,
-            Some(FailureKind::Reject) => End::Rejected,
-            Some(_) => End::Nothing,
-        };
-        match failed {
-            None => Ok(Delivered::Handled),
-            Some(kind) => Err(Failure::new(kind, "as the seed says")),
-        }
-    }
-}
-
-impl World {
     fn new(seed: u64, fenced: bool) -> Arc<Self> {
         fastrand::seed(seed); // The relay's own jitter.
         Arc::new(Self {
