@@ -18,7 +18,8 @@ use sqlx::PgConnection;
 pub trait TxBatchHandler<E: Event>: Send + Sync + 'static {
     /// Handles all of these events, of one tenant and none known to the inbox, or none of them.
     ///
-    /// An error of a batch is charged to nobody: each of its events is then handled in a batch of its own.
+    /// An error of a batch is charged to nobody: each of its events is then handled in a batch of its own. The same when a
+    /// batch of several is not done in half of the time that its events have.
     ///
     /// # Errors
     /// As [`Handler::handle`](outbox_core::Handler::handle).

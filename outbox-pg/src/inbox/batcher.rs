@@ -9,21 +9,19 @@
 //! When a batch fails, each of its events is tried in a transaction of its own: a bad one harms only itself. When the
 //! database is away, all are told so. A batch runs in a task of its own, so one event that is called off ends no other's.
 
-use std::collections::{HashSet, VecDeque};
+mod attempt;
+
+use std::collections::VecDeque;
 use std::fmt;
 use std::num::NonZeroUsize;
-use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use futures_util::FutureExt;
 use outbox_core::{Context, Event, Handler, HandlerError, PartName, TenantId};
 use tokio::sync::oneshot;
-use tokio::time::timeout_at;
 
 use super::PgInbox;
 use super::batch::TxBatchHandler;
-use super::outage::{database_error, passed_on};
-use super::transaction::{recorded_name, still_open};
+use super::transaction::recorded_name;
 
 /// A [`Handler`] that hands events to a [`TxBatchHandler`] in batches. Made by [`PgInbox::batched`].
 ///
@@ -90,7 +88,8 @@ impl<E, H> Batched<E, H> {
         self.change(|shared| shared.events_max = events_max.get())
     }
 
-    /// Sets how many transactions run at the same time, each on a connection of the pool. Defaults to 1.
+    /// Sets how many transactions run at the same time, each on a connection of the pool. After a batch has failed it is
+    /// one more for a while, and one for each event that hangs alone. Defaults to 1.
     #[must_use]
     pub fn transactions_max(self, transactions_max: NonZeroUsize) -> Self {
         self.change(|shared| shared.transactions_max = transactions_max.get())
@@ -164,7 +163,7 @@ impl<E: Event, H: TxBatchHandler<E>> Place<E, H> {
     /// Runs batches until none is waiting.
     async fn run(mut self) {
         while let Some(batch) = self.next() {
-            self.shared.run(batch).await;
+            Arc::clone(&self.shared).run(batch).await;
         }
     }
 
@@ -215,87 +214,4 @@ impl<E, H> Shared<E, H> {
     fn queue(&self) -> MutexGuard<'_, Queue<E>> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-impl<E: Event, H: TxBatchHandler<E>> Shared<E, H> {
-    async fn run(&self, batch: Batch<E>) {
-        let Batch {
-            tenant_id,
-            name,
-            items,
-        } = batch;
-        let (mut events, mut waiters) = (Vec::with_capacity(items.len()), Vec::with_capacity(items.len()));
-        for item in items {
-            waiters.push((item.ctx.clone(), item.done));
-            events.push((item.event, item.ctx));
-        }
-        let alone = events.len() == 1;
-        match self.attempt(&name, &tenant_id, events).await {
-            Ok(()) => waiters.into_iter().for_each(|(_, done)| tell(done, Ok(()))),
-            Err(HandlerError::Outage(cause)) => {
-                let cause = cause.to_string();
-                let outage = |(_, done)| tell(done, Err(HandlerError::outage(cause.clone())));
-                waiters.into_iter().for_each(outage);
-            }
-            Err(error) if alone => {
-                if let Some((_, done)) = waiters.pop() {
-                    tell(done, Err(error));
-                }
-            }
-            Err(error) => {
-                tracing::debug!(?error, handler = %name, "outbox_batch_failed");
-                for (ctx, done) in waiters {
-                    let result = match ctx.envelope().payload.decode() {
-                        Ok(event) => self.attempt(&name, &tenant_id, vec![(event, ctx)]).await,
-                        Err(_) => Err(HandlerError::reject("the payload can no longer be decoded")),
-                    };
-                    tell(done, result);
-                }
-            }
-        }
-    }
-
-    /// Handles events in one transaction, within the longest of their times.
-    async fn attempt(
-        &self,
-        name: &PartName,
-        tenant_id: &TenantId,
-        events: Vec<(E, Context)>,
-    ) -> Result<(), HandlerError> {
-        let deadlines = events.iter().map(|(_, ctx)| ctx.deadline());
-        let Some(deadline) = deadlines.max() else {
-            return Ok(());
-        };
-        let trying = AssertUnwindSafe(self.handle(name, tenant_id, events)).catch_unwind();
-        match timeout_at(deadline, trying).await {
-            Ok(Ok(result)) => result,
-            Ok(Err(_)) => Err(HandlerError::retry("the batch handler panicked")),
-            Err(_) => Err(HandlerError::retry("the time of the batch was up")),
-        }
-    }
-
-    async fn handle(
-        &self,
-        name: &PartName,
-        tenant_id: &TenantId,
-        mut events: Vec<(E, Context)>,
-    ) -> Result<(), HandlerError> {
-        let ids = events.iter().map(|(_, ctx)| ctx.event_id().as_uuid()).collect();
-        let mut tx = self.inbox.pool.begin().await.map_err(database_error)?;
-        let new = self.inbox.receive_all(&mut tx, name, tenant_id, ids).await;
-        // Taken out as they are found: an event that is in the batch twice is handled once.
-        let mut new: HashSet<_> = new.map_err(database_error)?.into_iter().collect();
-        events.retain(|(_, ctx)| new.remove(&ctx.event_id().as_uuid()));
-        if events.is_empty() {
-            return Ok(());
-        }
-        self.handler.handle(events, &mut tx).await.map_err(passed_on)?;
-        still_open(&mut tx).await?;
-        tx.commit().await.map_err(database_error)
-    }
-}
-
-fn tell(done: oneshot::Sender<Result<(), HandlerError>>, result: Result<(), HandlerError>) {
-    // Nobody waits any more: the delivery was called off. What was committed is known to the inbox.
-    let _ = done.send(result);
 }

@@ -65,6 +65,63 @@ async fn a_bad_event_in_a_batch_harms_only_itself() {
     );
 }
 
+/// Holds the first batch until it is let go, so that the next one gathers behind it; never ends with order 13.
+struct Hanging {
+    first: AtomicU32,
+    go: Notify,
+}
+
+impl TxBatchHandler<OrderPlaced> for Arc<Hanging> {
+    async fn handle(
+        &self,
+        events: Vec<(OrderPlaced, Context)>,
+        tx: &mut PgConnection,
+    ) -> Result<(), HandlerError> {
+        if self.first.fetch_add(1, Ordering::SeqCst) == 0 {
+            self.go.notified().await;
+        }
+        if events.iter().any(|(event, _)| event.order == 13) {
+            std::future::pending::<()>().await;
+        }
+        bill_all(events, tx).await
+    }
+}
+
+#[tokio::test]
+async fn of_a_batch_that_hangs_only_the_event_to_blame_is_charged() {
+    let world = world().await;
+    let hanging = Arc::new(Hanging {
+        first: AtomicU32::new(0),
+        go: Notify::new(),
+    });
+    let handler = Arc::new(inbox(&world).batched(Arc::clone(&hanging)));
+    let deliver = |order: i64| {
+        let ctx = context_within(Duration::from_secs(8), EventId::new(), "", order);
+        let handler = Arc::clone(&handler);
+        tokio::spawn(async move { handler.handle(OrderPlaced { order }, ctx).await })
+    };
+    let head = deliver(100);
+    let until = async || {
+        while hanging.first.load(Ordering::SeqCst) == 0 {
+            tokio::task::yield_now().await
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), until())
+        .await
+        .unwrap();
+
+    let others: Vec<_> = [1, 2, 3, 13, 4, 5].map(|order| (order, deliver(order))).into();
+    // One turn of the only thread: all have joined the queue.
+    tokio::task::yield_now().await;
+    hanging.go.notify_one();
+
+    head.await.unwrap().unwrap();
+    for (order, delivery) in others {
+        assert_eq!(delivery.await.unwrap().is_err(), order == 13, "{order}");
+    }
+    assert_eq!(number(world.pool(), "SELECT count(*) FROM effects").await, 6);
+}
+
 #[tokio::test]
 async fn an_event_that_is_twice_in_a_batch_is_handled_once() {
     let world = world().await;

@@ -65,12 +65,16 @@ fn inbox(world: &World) -> PgInbox {
 }
 
 fn context(id: EventId, tenant: &str, order: i64) -> Context {
+    context_within(Duration::from_secs(30), id, tenant, order)
+}
+
+fn context_within(limit: Duration, id: EventId, tenant: &str, order: i64) -> Context {
     let payload = Payload::encode(&OrderPlaced { order }).unwrap();
     let event_type = EventType::new("OrderPlaced").unwrap();
     let created_at = jiff::Timestamp::UNIX_EPOCH;
     let mut envelope = Envelope::new(id, event_type, payload, created_at);
     envelope.tenant_id = TenantId::new(tenant).unwrap();
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
+    let deadline = tokio::time::Instant::now() + limit;
     let delivery = Delivery::new(Arc::new(envelope), deadline);
     let name = PartName::new("billing").unwrap();
     Context::new(Arc::new(delivery), Arc::new(State::default())).with_part(name)
