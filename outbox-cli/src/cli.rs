@@ -191,8 +191,8 @@ pub(crate) struct Change {
     /// All failed events.
     #[arg(long)]
     pub(crate) all: bool,
-    /// Go on with the action of this number, which was interrupted.
-    #[arg(long, value_name = "NUMBER", conflicts_with_all = ["ids", "all", "dry_run"])]
+    /// Go on with the action of this number, which was interrupted: with the conditions that it was begun with.
+    #[arg(long, value_name = "NUMBER", conflicts_with = "dry_run")]
     pub(crate) action: Option<i64>,
     /// Say what would change, with samples, and change nothing.
     #[arg(long)]

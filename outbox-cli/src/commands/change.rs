@@ -31,7 +31,8 @@ const SAMPLES: u16 = 3;
 pub(super) async fn run(target: &Target, verb: Verb, args: &Change) -> Result<Exit, CliError> {
     let admin = target.admin().await?;
     if let Some(number) = args.action {
-        return carry_out(target, verb, admin.action(number).step_events(args.step), None).await;
+        let action = go_on(&admin, verb, number, args).await?;
+        return carry_out(target, verb, action.step_events(args.step), None).await;
     }
     let filter = filter(args)?;
     let preview = match verb {
@@ -59,6 +60,27 @@ async fn begin(admin: &PgAdmin, verb: Verb, filter: &FailedFilter, reason: &str)
     })
 }
 
+/// The action of that number, if it is what this command line says.
+async fn go_on(admin: &PgAdmin, verb: Verb, number: i64, args: &Change) -> Result<Action, CliError> {
+    let Some(begun) = admin.begun(number).await? else {
+        return Err(no_such_action(number));
+    };
+    let filter = output::short(&begun.filter, 300);
+    let was = format!("action {number} was begun as {} with {filter}", begun.verb);
+    if begun.verb != verb.as_str() {
+        return Err(CliError::Usage(format!(
+            "{was}; go on with: outbox {} --action {number}",
+            begun.verb
+        )));
+    }
+    if !args.ids.is_empty() || args.all || picks(args) || !args.reason.is_empty() {
+        return Err(CliError::Usage(format!(
+            "{was}, and goes on as that: give neither events nor conditions nor a reason beside --action"
+        )));
+    }
+    Ok(admin.action(number))
+}
+
 /// Step by step, until it is done or somebody interrupts.
 async fn carry_out(
     target: &Target,
@@ -74,7 +96,7 @@ async fn carry_out(
         let progress = tokio::select! {
             // ORDER: the step first, so that what it did is counted.
             biased;
-            progress = action.step() => progress.map_err(|error| no_such_action(error, number))?,
+            progress = action.step() => progress?,
             _ = &mut interrupted => break (bar.position(), Exit::Interrupted),
         };
         bar.set_position(progress.changed);
@@ -99,12 +121,8 @@ async fn carry_out(
     Ok(exit)
 }
 
-fn no_such_action(error: outbox::SourceError, number: i64) -> CliError {
-    let text = crate::exit::chain(&error);
-    if text.contains("no action number") {
-        return CliError::NotFound(format!("there is no redrive or discard of number {number}"));
-    }
-    error.into()
+fn no_such_action(number: i64) -> CliError {
+    CliError::NotFound(format!("there is no redrive or discard of number {number}"))
 }
 
 fn bar(events: Option<u64>) -> ProgressBar {
@@ -143,15 +161,20 @@ fn text(verb: Verb, preview: &Preview) -> String {
     format!("would {} {} events\n{table}", verb.as_str(), preview.events)
 }
 
-fn filter(args: &Change) -> Result<FailedFilter, CliError> {
+/// Whether there is any condition beside ids.
+fn picks(args: &Change) -> bool {
     let pick = &args.pick;
-    let picks = pick.event_type.is_some()
+    pick.event_type.is_some()
         || pick.tenant.is_some()
         || pick.key.is_some()
         || pick.error.is_some()
         || args.older_than.is_some()
-        || args.newer_than.is_some();
-    if args.ids.is_empty() && !picks && !args.all {
+        || args.newer_than.is_some()
+}
+
+fn filter(args: &Change) -> Result<FailedFilter, CliError> {
+    let pick = &args.pick;
+    if args.ids.is_empty() && !picks(args) && !args.all {
         return Err(CliError::Usage(
             "which events? give ids, a condition, or --all".to_owned(),
         ));

@@ -25,6 +25,20 @@ pub struct Action {
     changed: u64,
 }
 
+/// What an action was begun as.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Begun {
+    /// `redrive` or `discard`.
+    pub verb: String,
+    /// Which events, as the SQL functions take it: JSON.
+    pub filter: String,
+    /// Why.
+    pub reason: String,
+    /// Who wanted it, as they said.
+    pub actor: String,
+}
+
 /// How far an action came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]

@@ -3,7 +3,7 @@
 use outbox_core::{EventId, EventType, OrderingKey, SourceError, TenantId};
 use sqlx::Row;
 
-use super::{Action, FailedFilter, PgAdmin};
+use super::{Action, Begun, FailedFilter, PgAdmin};
 use crate::error::source_error;
 
 /// What a redrive or discard would change.
@@ -73,7 +73,30 @@ impl PgAdmin {
         self.begin("discard", filter, reason).await
     }
 
-    /// Goes on with an action that was interrupted. One that is finished, or no action at all, shows at its first step.
+    /// What the action of that number was begun as; none if there is no such action.
+    ///
+    /// # Errors
+    /// As [`status`](Self::status).
+    ///
+    /// # Cancel safety
+    /// Reads only.
+    pub async fn begun(&self, number: i64) -> Result<Option<Begun>, SourceError> {
+        let failed = |error| source_error("read action", error);
+        let query = self.statements.begun.query().bind(number);
+        let rows = self.fetch_all(query).await.map_err(failed)?;
+        let begun = rows.first().map(|row| {
+            Ok(Begun {
+                verb: row.try_get(0)?,
+                filter: row.try_get(1)?,
+                reason: row.try_get(2)?,
+                actor: row.try_get(3)?,
+            })
+        });
+        begun.transpose().map_err(failed)
+    }
+
+    /// Goes on with an action that was interrupted, as it was begun: see [`begun`](Self::begun). One that is finished, or
+    /// no action at all, shows at its first step.
     pub fn action(&self, number: i64) -> Action {
         Action::new(self.clone(), number)
     }

@@ -16,7 +16,7 @@ use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
 use sqlx::{PgPool, Postgres};
 
-pub use self::action::{Action, Progress};
+pub use self::action::{Action, Begun, Progress};
 pub use self::change::{Preview, Resumed};
 pub use self::event::{EventDetails, EventSummary};
 pub use self::filter::{Class, FailedFilter, ListFilter, Status};
@@ -47,6 +47,7 @@ struct Statements {
     payload: Sql,
     preview: Sql,
     begin: Sql,
+    begun: Sql,
     act: Sql,
     pause: Sql,
     resume: Sql,
@@ -74,6 +75,10 @@ impl PgAdmin {
                 ),
                 preview: sql(include_str!("../../sql/preview.sql")),
                 begin: sql("SELECT \"outbox\".\"outbox_begin_action\"($1, $2::text::json, $3, $4)"),
+                begun: sql(
+                    "SELECT action, filter::text, reason, actor FROM \"outbox\".\"outbox_audit\" \
+                     WHERE number = $1 AND action IN ('redrive', 'discard')",
+                ),
                 act: sql("SELECT changed, finished FROM \"outbox\".\"outbox_act\"($1, $2)"),
                 pause: sql("SELECT \"outbox\".\"outbox_pause\"($1, $2, $3, $4, $5)"),
                 resume: sql(
