@@ -95,10 +95,47 @@ BEGIN
 END
 $$;
 
+-- A filter as it was given, or an error that names what is wrong with it: a condition that is not understood must not
+-- mean all events.
+--
+-- {"ids": [...], "event_type", "tenant_id", "ordering_key", "error": a part of it, "older_ms", "newer_ms"}, all optional.
+CREATE FUNCTION "outbox"."outbox_checked_filter"(p_filter json) RETURNS json LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+    v_member record;
+    v_type text;
+BEGIN
+    IF json_typeof(p_filter) IS DISTINCT FROM 'object' THEN
+        RAISE EXCEPTION 'the filter is no JSON object; {} picks all failed events' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    FOR v_member IN
+        SELECT member.key AS name, json_typeof(member.value) AS type, member.value FROM json_each(p_filter) AS member
+    LOOP
+        v_type := CASE
+            WHEN v_member.name = 'ids' THEN 'array'
+            WHEN v_member.name IN ('event_type', 'tenant_id', 'ordering_key', 'error') THEN 'string'
+            WHEN v_member.name IN ('older_ms', 'newer_ms') THEN 'number' END;
+        IF v_type IS NULL THEN
+            RAISE EXCEPTION 'the filter has a member "%"; it takes ids, event_type, tenant_id, ordering_key, error, older_ms and newer_ms',
+                left(v_member.name, 40) USING ERRCODE = 'invalid_parameter_value';
+        ELSIF v_member.type <> v_type THEN
+            RAISE EXCEPTION 'member "%" of the filter is of type %; it takes one of type %', v_member.name, v_member.type, v_type
+                USING ERRCODE = 'invalid_parameter_value';
+        ELSIF v_member.name = 'error' AND v_member.value #>> '{}' = '' THEN
+            RAISE EXCEPTION 'member "error" of the filter is empty; it takes a part of the error'
+                USING ERRCODE = 'invalid_parameter_value';
+        ELSIF v_type = 'number' AND (v_member.value #>> '{}')::double precision < 0 THEN
+            RAISE EXCEPTION 'member "%" of the filter is below 0', v_member.name USING ERRCODE = 'invalid_parameter_value';
+        ELSIF v_member.name = 'ids' THEN
+            PERFORM id::uuid FROM json_array_elements_text(v_member.value) AS id;
+        END IF;
+    END LOOP;
+    RETURN p_filter;
+END
+$$;
+
 -- Failed events after number p_after that p_filter picks, in publish order, up to p_limit (NULL: all of them).
 --
--- p_filter: {"ids": [...], "event_type", "tenant_id", "ordering_key", "error": a part of it, "older_ms", "newer_ms"},
--- all optional. Ages are those of the failure, by this clock, at p_now; what fails after p_now is left out. Discarded
+-- Ages in the filter are those of the failure, by this clock, at p_now; what fails after p_now is left out. Discarded
 -- events are found only if p_discarded, and by id.
 CREATE FUNCTION "outbox"."outbox_find_failed"(
     p_filter json, p_now timestamptz, p_after bigint, p_limit integer, p_discarded boolean)
@@ -106,15 +143,17 @@ CREATE FUNCTION "outbox"."outbox_find_failed"(
     SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_custom_plan AS $$
 #variable_conflict use_column
 DECLARE
-    v_ids uuid[] := (SELECT array_agg(value::uuid) FROM json_array_elements_text(p_filter -> 'ids'));
-    v_type text := p_filter ->> 'event_type';
-    v_tenant text := p_filter ->> 'tenant_id';
-    v_key text := p_filter ->> 'ordering_key';
-    v_error text := lower(p_filter ->> 'error');
-    v_until timestamptz := p_now - coalesce((p_filter ->> 'older_ms')::double precision, 0) * interval '1 millisecond';
-    v_since timestamptz := p_now - (p_filter ->> 'newer_ms')::double precision * interval '1 millisecond';
+    -- First: what comes after it reads its members.
+    v_filter json := "outbox"."outbox_checked_filter"(p_filter);
+    v_ids uuid[] := (SELECT array_agg(value::uuid) FROM json_array_elements_text(v_filter -> 'ids'));
+    v_type text := v_filter ->> 'event_type';
+    v_tenant text := v_filter ->> 'tenant_id';
+    v_key text := v_filter ->> 'ordering_key';
+    v_error text := lower(v_filter ->> 'error');
+    v_until timestamptz := p_now - coalesce((v_filter ->> 'older_ms')::double precision, 0) * interval '1 millisecond';
+    v_since timestamptz := p_now - (v_filter ->> 'newer_ms')::double precision * interval '1 millisecond';
 BEGIN
-    IF p_filter -> 'ids' IS NOT NULL THEN
+    IF v_filter -> 'ids' IS NOT NULL THEN
         RETURN QUERY
         SELECT event.id, event.seq FROM "outbox"."outbox" AS event
         WHERE event.id = ANY (v_ids) AND event.status = 'failed' AND event.seq > p_after
@@ -188,9 +227,18 @@ $$;
 -- until it says finished. An action that was interrupted goes on by its number.
 CREATE FUNCTION "outbox"."outbox_begin_action"(
     p_action text, p_filter json, p_reason text DEFAULT '', p_actor text DEFAULT current_user)
-    RETURNS bigint LANGUAGE sql AS $$
-    INSERT INTO "outbox"."outbox_audit" (action, filter, reason, actor) VALUES (p_action, p_filter, p_reason, p_actor)
-    RETURNING number
+    RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    v_number bigint;
+BEGIN
+    IF p_action IS NULL OR p_action NOT IN ('redrive', 'discard') THEN
+        RAISE EXCEPTION 'an action is redrive or discard, not "%"', left(p_action, 40) USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    INSERT INTO "outbox"."outbox_audit" (action, filter, reason, actor)
+        VALUES (p_action, "outbox"."outbox_checked_filter"(p_filter), p_reason, p_actor)
+        RETURNING number INTO v_number;
+    RETURN v_number;
+END
 $$;
 
 -- One step of an action, of up to p_limit events. In publish order, so that of two events of a key the earlier goes first.

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use outbox::EventId;
 
@@ -163,7 +164,7 @@ pub(crate) struct Pick {
     #[arg(long, value_name = "KEY")]
     pub(crate) key: Option<String>,
     /// Whose error contains this text.
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) error: Option<String>,
 }
 

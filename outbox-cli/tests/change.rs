@@ -47,10 +47,25 @@ async fn an_action_goes_on_as_it_was_begun_or_not_at_all() {
     }
     let other = world.outbox(&["discard", "--action", action.as_str()]).await;
     assert_eq!(other.code, 2, "{other:?}");
-    let told = format!("was begun as redrive with {{\"error\": \"503\"}}; go on with: outbox redrive --action {action}");
+    let told = format!(
+        "was begun as redrive with {{\"error\": \"503\"}}; go on with: outbox redrive --action {action}"
+    );
     assert!(other.err.contains(&told), "{}", other.err);
     assert_eq!(world.count("failed").await, 3, "nothing was changed");
 
     world.outbox(&["redrive", "--action", &action]).await.ok();
     assert_eq!(world.count("pending").await, 3);
+}
+
+#[tokio::test]
+async fn an_empty_part_of_the_error_is_refused() {
+    let world = World::new().await;
+    failed_events(&world, 1).await;
+
+    for command in ["redrive", "discard", "list"] {
+        let refused = world.outbox(&[command, "--error", ""]).await;
+        assert_eq!(refused.code, 2, "{refused:?}");
+        assert!(refused.err.contains("--error"), "{}", refused.err);
+    }
+    assert_eq!(world.count("failed").await, 1);
 }

@@ -172,7 +172,7 @@ impl PgAdmin {
             .statements
             .preview
             .query()
-            .bind(filter.to_json())
+            .bind(filter.to_json("preview")?)
             .bind(discarded)
             .bind(i32::from(samples));
         let rows = self.fetch_all(query).await.map_err(failed)?;
@@ -202,7 +202,7 @@ impl PgAdmin {
             .begin
             .query()
             .bind(action.to_owned())
-            .bind(filter.to_json())
+            .bind(filter.to_json("begin action")?)
             .bind(reason.to_owned())
             .bind(self.actor.clone());
         let row = self.fetch_one(query).await.map_err(failed)?;

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use outbox_core::{EventId, EventType, OrderingKey, Position, TenantId};
+use outbox_core::{EventId, EventType, OrderingKey, Position, SourceError, TenantId};
 use serde_json::{Map, Value, json};
+
+const EMPTY_ERROR: &str = "the filter asks for an empty part of the error, which every error has";
 
 /// Failed events to redrive or to discard. Conditions add up; without any it means all that were not discarded.
 ///
@@ -67,7 +69,8 @@ impl FailedFilter {
         self
     }
 
-    /// Whose error contains this text, upper and lower case alike.
+    /// Whose error contains this text, upper and lower case alike. An empty one is refused when the filter is used: every
+    /// error contains it.
     #[must_use]
     pub fn with_error(mut self, part: impl Into<String>) -> Self {
         self.error = Some(part.into());
@@ -88,8 +91,11 @@ impl FailedFilter {
         self
     }
 
-    /// As the SQL functions take it.
-    pub(super) fn to_json(&self) -> String {
+    /// As the SQL functions take it, which would refuse it without saying why: their words may quote data.
+    pub(super) fn to_json(&self, operation: &'static str) -> Result<String, SourceError> {
+        if self.error.as_deref() == Some("") {
+            return Err(SourceError::refused(operation, EMPTY_ERROR));
+        }
         let mut filter = Map::new();
         let mut add = |name: &str, value: Option<Value>| {
             if let Some(value) = value {
@@ -109,7 +115,7 @@ impl FailedFilter {
         add("error", self.error.as_ref().map(|part| json!(part)));
         add("older_ms", self.older.map(|age| json!(age.as_millis() as f64)));
         add("newer_ms", self.newer.map(|age| json!(age.as_millis() as f64)));
-        Value::Object(filter).to_string()
+        Ok(Value::Object(filter).to_string())
     }
 }
 

@@ -1,0 +1,92 @@
+//! The operators' functions, called by hand: what they refuse, and what they record.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use outbox_pg::Names;
+use outbox_pg::admin::{FailedFilter, PgAdmin};
+use sqlx::{AssertSqlSafe, Row};
+use support::World;
+
+/// What the server says against a statement: SQLSTATE and message.
+async fn refusal(world: &World, sql: &str) -> (String, String) {
+    let done = sqlx::raw_sql(AssertSqlSafe(sql.to_owned()))
+        .execute(world.pool())
+        .await;
+    let error = done.expect_err(sql).into_database_error().unwrap();
+    (
+        error.code().unwrap_or_default().into_owned(),
+        error.message().to_owned(),
+    )
+}
+
+async fn number(world: &World, sql: &str) -> i64 {
+    let row = sqlx::query(AssertSqlSafe(sql.to_owned()))
+        .fetch_one(world.pool())
+        .await;
+    row.expect(sql).get(0)
+}
+
+const FAILED: &str = "INSERT INTO outbox.outbox (id, event_type, payload, status, error, processed_at) \
+     VALUES (gen_random_uuid(), 'Counted', '1', 'failed', 'gateway timeout', clock_timestamp())";
+
+#[tokio::test]
+async fn a_filter_that_is_not_understood_picks_nothing_and_leaves_no_action() {
+    let world = World::new().await;
+    world.run(FAILED).await;
+
+    for (filter, named) in [
+        ("{\"event_tpye\": \"Counted\"}", "a member \"event_tpye\""),
+        (
+            "{\"event_type\": null}",
+            "\"event_type\" of the filter is of type null",
+        ),
+        ("{\"error\": \"\"}", "\"error\" of the filter is empty"),
+        (
+            "{\"older_ms\": \"5\"}",
+            "\"older_ms\" of the filter is of type string",
+        ),
+        ("{\"newer_ms\": -1}", "\"newer_ms\" of the filter is below 0"),
+        ("{\"ids\": \"1\"}", "\"ids\" of the filter is of type string"),
+        ("[]", "no JSON object"),
+    ] {
+        for sql in [
+            format!("SELECT outbox.outbox_begin_action('redrive', '{filter}')"),
+            format!("SELECT outbox.outbox_begin_action('discard', '{filter}')"),
+            format!("SELECT FROM outbox.outbox_find_failed('{filter}', clock_timestamp(), 0, NULL, false)"),
+        ] {
+            let (code, message) = refusal(&world, &sql).await;
+            assert_eq!(code, "22023", "{message}");
+            assert!(message.contains(named), "{message}");
+        }
+    }
+    let (code, message) = refusal(&world, "SELECT outbox.outbox_begin_action('redirve', '{}')").await;
+    assert_eq!(
+        (code.as_str(), message.contains("\"redirve\"")),
+        ("22023", true),
+        "{message}"
+    );
+    let audit = "SELECT count(*) FROM outbox.outbox_audit";
+    assert_eq!(number(&world, audit).await, 0);
+}
+
+#[tokio::test]
+async fn an_empty_part_of_the_error_is_refused_and_said() {
+    let world = World::new().await;
+    world.run(FAILED).await;
+    let admin = PgAdmin::new(world.pool().clone(), &Names::default());
+    let empty = FailedFilter::all().with_error("");
+
+    let refused = [
+        admin.redrive(&empty, "").await.unwrap_err(),
+        admin.discard(&empty, "").await.unwrap_err(),
+        admin.preview_redrive(&empty, 3).await.unwrap_err(),
+    ];
+
+    for error in refused {
+        let cause = std::error::Error::source(&error).unwrap().to_string();
+        assert!(cause.contains("an empty part of the error"), "{cause}");
+    }
+    assert_eq!(world.count("status = 'failed'").await, 1);
+}
