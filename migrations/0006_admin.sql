@@ -18,7 +18,7 @@ CREATE TABLE "outbox"."outbox_audit" (
     created_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
     finished_at timestamptz,
     CONSTRAINT "outbox_audit_pkey" PRIMARY KEY (number),
-    CONSTRAINT "outbox_audit_check" CHECK (action IN ('redrive', 'discard', 'pause', 'resume'))
+    CONSTRAINT "outbox_audit_check" CHECK (action IN ('redrive', 'discard', 'pause', 'resume', 'reopen', 'prune'))
 );
 
 -- Wakes a relay that sleeps. Without the handshake: operators are few, and a relay that is about to sleep listens already.
@@ -279,13 +279,36 @@ BEGIN
 END
 $$;
 
+-- Turns completed events into failed ones, for a redrive to deliver them again to all their handlers: for a type that was
+-- completed while nobody listened to it. Touches settled rows only, so it needs no lock.
+CREATE FUNCTION "outbox"."outbox_reopen"(
+    p_type text, p_newer interval, p_reason text DEFAULT '', p_actor text DEFAULT current_user)
+    RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    v_now timestamptz := clock_timestamp();
+    v_events bigint;
+BEGIN
+    UPDATE "outbox"."outbox" SET status = 'failed', error = 'reopened', processed_at = v_now
+        WHERE status = 'completed' AND event_type = p_type AND processed_at > v_now - p_newer;
+    GET DIAGNOSTICS v_events = ROW_COUNT;
+    INSERT INTO "outbox"."outbox_audit" (action, filter, reason, actor, events, finished_at)
+        VALUES ('reopen', json_build_object('event_type', p_type, 'newer_ms', extract(epoch FROM p_newer) * 1000), p_reason,
+            p_actor, v_events, clock_timestamp());
+    RETURN v_events;
+END
+$$;
+
 -- Deletes settled events past retention from p_pages pages on, beginning with page p_page, and returns where to go on:
 -- NULL at the end of the table. No index for it: it would cost each settlement. Touches only rows that nobody else
 -- changes but operators, so it blocks neither publishing nor claiming.
 --
 -- Failed events go only if discarded, or if p_failed; one that a key waits for stays in any case.
+--
+-- The first call of a pass that deletes something returns the number of its row in the audit: hand it to the others.
 CREATE FUNCTION "outbox"."outbox_prune"(
-    p_retention interval, p_failed boolean, p_page bigint, p_pages integer, OUT deleted integer, OUT next_page bigint)
+    p_retention interval, p_failed boolean, p_page bigint, p_pages integer,
+    p_reason text DEFAULT '', p_actor text DEFAULT current_user, p_audit bigint DEFAULT NULL,
+    OUT deleted integer, OUT next_page bigint, OUT audit bigint)
     LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 DECLARE
     v_from tid := format('(%s,0)', p_page);
@@ -304,6 +327,22 @@ BEGIN
     next_page := p_page + p_pages;
     IF next_page >= pg_relation_size('"outbox"."outbox"') / current_setting('block_size')::bigint THEN
         next_page := NULL;
+    END IF;
+
+    audit := p_audit;
+    IF audit IS NULL AND deleted > 0 THEN
+        INSERT INTO "outbox"."outbox_audit" (action, filter, reason, actor)
+            VALUES ('prune', json_build_object('retention_ms', extract(epoch FROM p_retention) * 1000, 'failed', p_failed),
+                p_reason, p_actor)
+            RETURNING number INTO audit;
+    END IF;
+    IF audit IS NOT NULL THEN
+        UPDATE "outbox"."outbox_audit"
+            SET events = events + deleted, finished_at = CASE WHEN next_page IS NULL THEN clock_timestamp() END
+            WHERE number = audit AND action = 'prune';
+        IF NOT FOUND THEN
+            RAISE EXCEPTION 'the audit has no row number % of a prune', audit USING ERRCODE = 'undefined_object';
+        END IF;
     END IF;
 END
 $$;

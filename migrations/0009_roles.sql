@@ -236,27 +236,3 @@ BEGIN
     END LOOP;
 END
 $$;
-
-
--- Turns completed events into failed ones, for a redrive to deliver them again to all their handlers: for a type that was
--- completed while nobody listened to it. Touches settled rows only, so it needs no lock.
-ALTER TABLE "outbox"."outbox_audit" DROP CONSTRAINT "outbox_audit_check";
-ALTER TABLE "outbox"."outbox_audit" ADD CONSTRAINT "outbox_audit_check"
-    CHECK (action IN ('redrive', 'discard', 'pause', 'resume', 'reopen'));
-
-CREATE FUNCTION "outbox"."outbox_reopen"(
-    p_type text, p_newer interval, p_reason text DEFAULT '', p_actor text DEFAULT current_user)
-    RETURNS bigint LANGUAGE plpgsql AS $$
-DECLARE
-    v_now timestamptz := clock_timestamp();
-    v_events bigint;
-BEGIN
-    UPDATE "outbox"."outbox" SET status = 'failed', error = 'reopened', processed_at = v_now
-        WHERE status = 'completed' AND event_type = p_type AND processed_at > v_now - p_newer;
-    GET DIAGNOSTICS v_events = ROW_COUNT;
-    INSERT INTO "outbox"."outbox_audit" (action, filter, reason, actor, events, finished_at)
-        VALUES ('reopen', json_build_object('event_type', p_type, 'newer_ms', extract(epoch FROM p_newer) * 1000), p_reason,
-            p_actor, v_events, clock_timestamp());
-    RETURN v_events;
-END
-$$;

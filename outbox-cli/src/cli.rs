@@ -260,6 +260,9 @@ pub(crate) struct Prune {
     /// Do not ask.
     #[arg(long, short)]
     pub(crate) yes: bool,
+    /// Why, for the record.
+    #[arg(long, default_value = "", value_name = "TEXT")]
+    pub(crate) reason: String,
 }
 
 #[derive(Debug, Args)]

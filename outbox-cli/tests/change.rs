@@ -69,3 +69,26 @@ async fn an_empty_part_of_the_error_is_refused() {
     }
     assert_eq!(world.count("failed").await, 1);
 }
+
+#[tokio::test]
+async fn reopening_and_pruning_are_recorded_like_every_change() {
+    let world = World::new().await;
+    world
+        .run(
+            "INSERT INTO outbox.outbox (id, event_type, payload, status, processed_at) \
+             SELECT gen_random_uuid(), 'OrderPlaced', '1', 'completed', clock_timestamp() FROM generate_series(1, 5)",
+        )
+        .await;
+
+    let reopen = "reopen --type OrderPlaced --newer-than 1h --yes --reason unhandled";
+    world.outbox(&reopen.split(' ').collect::<Vec<_>>()).await.ok();
+    let prune = "prune --older-than 0s --failed-too --yes --reason obsolete";
+    world.outbox(&prune.split(' ').collect::<Vec<_>>()).await.ok();
+
+    let audit = "SELECT string_agg(concat_ws(' ', action, actor, reason, events), ', ' ORDER BY number) \
+                 FROM outbox.outbox_audit WHERE finished_at IS NOT NULL";
+    assert_eq!(
+        world.text(audit).await,
+        "reopen ada unhandled 5, prune ada obsolete 5"
+    );
+}

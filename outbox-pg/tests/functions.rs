@@ -4,6 +4,8 @@
 
 mod support;
 
+use std::time::Duration;
+
 use outbox_pg::Names;
 use outbox_pg::admin::{FailedFilter, PgAdmin};
 use sqlx::{AssertSqlSafe, Row};
@@ -88,5 +90,39 @@ async fn an_empty_part_of_the_error_is_refused_and_said() {
         let cause = std::error::Error::source(&error).unwrap().to_string();
         assert!(cause.contains("an empty part of the error"), "{cause}");
     }
+    assert_eq!(world.count("status = 'failed'").await, 1);
+}
+
+#[tokio::test]
+async fn a_pass_that_deletes_leaves_one_row_in_the_audit_and_an_empty_one_none() {
+    let world = World::new().await;
+    world
+        .run(
+            "INSERT INTO outbox.outbox (id, event_type, payload, status, processed_at) \
+             SELECT gen_random_uuid(), 'Counted', '1', 'completed', clock_timestamp() FROM generate_series(1, 1000)",
+        )
+        .await;
+    let admin = PgAdmin::new(world.pool().clone(), &Names::default()).acting_as("ada");
+    let audit = "SELECT count(*) FROM outbox.outbox_audit";
+
+    let young = admin.pruner(Duration::from_secs(3600)).run_once().await.unwrap();
+    assert_eq!((young.events, number(&world, audit).await), (0, 0));
+    let pruned = admin
+        .pruner(Duration::ZERO)
+        .pages(1)
+        .reason("full disk")
+        .run_once();
+    assert_eq!(pruned.await.unwrap().events, 1000);
+
+    let told = format!(
+        "{audit} WHERE action = 'prune' AND events = 1000 AND actor = 'ada' AND reason = 'full disk' \
+         AND filter::text LIKE '%\"retention_ms\" : 0%' AND finished_at IS NOT NULL"
+    );
+    assert_eq!(number(&world, &told).await, 1);
+    assert_eq!(number(&world, audit).await, 1);
+    // By hand, a call that names no row of a prune deletes nothing.
+    world.run(FAILED).await;
+    let sql = "SELECT FROM outbox.outbox_prune('0 s', true, 0, 100, p_audit => 99)";
+    assert_eq!(refusal(&world, sql).await.0, "42704");
     assert_eq!(world.count("status = 'failed'").await, 1);
 }

@@ -19,7 +19,7 @@ pub(super) async fn run(target: &Target, args: &Prune) -> Result<Exit, CliError>
         &format!("delete {what} events settled more than {age} ago?"),
         args.yes,
     )?;
-    let mut pruner = admin.pruner(args.older_than);
+    let mut pruner = admin.pruner(args.older_than).reason(args.reason.as_str());
     if args.failed_too {
         pruner = pruner.failed_too();
     }

@@ -15,7 +15,7 @@ use crate::sql::Sql;
 /// Goes through the table page by page, a few hundred in a statement, and needs no index. It blocks neither publishing
 /// nor claiming. Completed events go when their retention is over, discarded ones too; other dead letters stay until an
 /// operator has decided, unless [`failed_too`](Self::failed_too) is set. With an event its id is forgotten: published
-/// again, it is a new event.
+/// again, it is a new event. A pass that deletes something leaves a row in the audit.
 #[derive(Debug, Clone)]
 #[must_use = "a pruner does nothing until it is run"]
 pub struct PgPruner {
@@ -23,6 +23,7 @@ pub struct PgPruner {
     statement: Sql,
     retention: Duration,
     failed_too: bool,
+    reason: String,
     pages: u32,
     every: Duration,
 }
@@ -45,12 +46,14 @@ pub struct PrunerHandle {
 impl PgAdmin {
     /// Deletes settled events this long after they were settled.
     pub fn pruner(&self, retention: Duration) -> PgPruner {
-        let text = "SELECT deleted, next_page FROM \"outbox\".\"outbox_prune\"($1 * interval '1 millisecond', $2, $3, $4)";
+        let text = "SELECT deleted, next_page, audit FROM \"outbox\".\"outbox_prune\"(\
+                    $1 * interval '1 millisecond', $2, $3, $4, $5, $6, $7)";
         PgPruner {
             statement: Sql::new(&self.names, text).unprepared(),
             admin: self.clone(),
             retention,
             failed_too: false,
+            reason: String::new(),
             pages: 512,
             every: Duration::from_secs(600),
         }
@@ -61,6 +64,12 @@ impl PgPruner {
     /// Deletes failed events too that nobody discarded. One that an ordering key waits for stays in any case.
     pub fn failed_too(mut self) -> Self {
         self.failed_too = true;
+        self
+    }
+
+    /// Sets why, for the audit. Defaults to nothing.
+    pub fn reason(mut self, reason: impl Into<String>) -> Self {
+        self.reason = reason.into();
         self
     }
 
@@ -86,6 +95,7 @@ impl PgPruner {
     pub async fn run_once(&self) -> Result<Pruned, SourceError> {
         let failed = |error| source_error("prune", error);
         let mut page = Some(0_i64);
+        let mut audit: Option<i64> = None;
         let mut events = 0;
         while let Some(from) = page {
             let query = self
@@ -94,11 +104,15 @@ impl PgPruner {
                 .bind(self.retention.as_millis() as f64)
                 .bind(self.failed_too)
                 .bind(from)
-                .bind(i32::try_from(self.pages.max(1)).unwrap_or(i32::MAX));
+                .bind(i32::try_from(self.pages.max(1)).unwrap_or(i32::MAX))
+                .bind(self.reason.clone())
+                .bind(self.admin.actor.clone())
+                .bind(audit);
             let row = self.admin.fetch_one(query).await.map_err(failed)?;
             let deleted: i32 = row.try_get(0).map_err(failed)?;
             events += u64::try_from(deleted).unwrap_or(0);
             page = row.try_get(1).map_err(failed)?;
+            audit = row.try_get(2).map_err(failed)?;
         }
         Ok(Pruned { events })
     }
