@@ -21,6 +21,17 @@ CREATE TABLE "outbox"."outbox_audit" (
     CONSTRAINT "outbox_audit_check" CHECK (action IN ('redrive', 'discard', 'pause', 'resume', 'reopen', 'prune'))
 );
 
+-- What is finished stays as it was recorded, and no count goes back: not even for roles that may write here.
+CREATE FUNCTION "outbox"."outbox_audit_final"() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'row % of the audit is final', OLD.number USING ERRCODE = 'insufficient_privilege';
+END
+$$;
+
+CREATE TRIGGER "outbox_audit_final" BEFORE UPDATE ON "outbox"."outbox_audit"
+    FOR EACH ROW WHEN (OLD.finished_at IS NOT NULL OR NEW.events < OLD.events OR NEW.reached < OLD.reached)
+    EXECUTE FUNCTION "outbox"."outbox_audit_final"();
+
 -- Wakes a relay that sleeps. Without the handshake: operators are few, and a relay that is about to sleep listens already.
 CREATE FUNCTION "outbox"."outbox_wake_now"() RETURNS void LANGUAGE sql AS $$
     SELECT pg_catalog.pg_notify("outbox"."outbox_channel"(), '')

@@ -12,16 +12,16 @@
 CREATE FUNCTION "outbox"."outbox_functions"() RETURNS TABLE (function regprocedure, part text) LANGUAGE sql STABLE AS $$
     SELECT ours.oid::regprocedure, known.part
     FROM (VALUES
-        ('owner', ARRAY['wake', 'functions', 'tenant_tables', 'grant_publisher', 'grant_handler', 'grant_relay', 'grant_reader',
-            'revoke', 'regrant', 'enable_tenants', 'disable_tenants']),
+        ('owner', ARRAY['wake', 'audit_final', 'functions', 'tenant_tables', 'grant_publisher', 'grant_handler', 'grant_relay',
+            'grant_reader', 'revoke', 'regrant', 'enable_tenants', 'disable_tenants']),
         ('publisher', ARRAY['publish', 'publish_id', 'publish_text', 'publish_headers']),
         ('handler', ARRAY['receive', 'receive_all']),
         ('relay', ARRAY['lock_number', 'channel', 'key', 'key_tenant', 'key_name', 'require_read_committed', 'promote',
             'take_back', 'open_types', 'has_work', 'next_due', 'read_facts', 'look_plainly', 'look', 'set_aside',
             'clear_the_way', 'followers', 'lease_out', 'claim', 'move_lease_mark', 'settle_one', 'shrink_lease', 'held',
             'complete_at', 'complete', 'settle', 'extend', 'mark_candidate', 'sees_all', 'mark_move', 'sweep', 'wake_now',
-            'hold_keys', 'pause', 'resume', 'checked_filter', 'find_failed', 'change_failed', 'begin_action', 'act', 'prune', 'gauges', 'status',
-            'prune_inbox', 'reopen'])) AS known (part, names)
+            'hold_keys', 'pause', 'resume', 'checked_filter', 'find_failed', 'change_failed', 'begin_action', 'act', 'prune',
+            'gauges', 'status', 'prune_inbox', 'reopen'])) AS known (part, names)
     CROSS JOIN unnest(known.names) AS name
     JOIN pg_catalog.pg_class AS outbox ON outbox.oid = '"outbox"."outbox"'::regclass
     JOIN pg_catalog.pg_proc AS ours ON ours.proname = outbox.relname || '_' || name
@@ -75,7 +75,9 @@ BEGIN
     EXECUTE format('GRANT USAGE ON SCHEMA "outbox" TO %I', p_role);
     EXECUTE format('GRANT SELECT, UPDATE, DELETE ON "outbox"."outbox" TO %I', p_role);
     EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON "outbox"."outbox_lease", "outbox"."outbox_block" TO %I', p_role);
-    EXECUTE format('GRANT SELECT, INSERT, UPDATE ON "outbox"."outbox_audit" TO %I', p_role);
+    -- It adds rows, and notes how far its actions came: who did what, when and why is not for it to choose or change.
+    EXECUTE format('GRANT SELECT, INSERT (action, filter, reason, actor, events, finished_at),
+        UPDATE (events, reached, finished_at) ON "outbox"."outbox_audit" TO %I', p_role);
     EXECUTE format('GRANT SELECT, DELETE ON "outbox"."processed_events" TO %I', p_role);
     EXECUTE format('GRANT SELECT ON "outbox"."outbox_migration" TO %I', p_role);
     EXECUTE format('GRANT SELECT, UPDATE ON SEQUENCE "outbox"."outbox_mark", "outbox"."outbox_lease_mark" TO %I', p_role);

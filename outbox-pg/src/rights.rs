@@ -81,7 +81,15 @@ impl Rights {
 /// The functions that a relay calls, less the table's name: those of the migrations that are nobody else's part.
 fn relay_functions() -> Vec<&'static str> {
     let others = |name: &str| {
-        ["functions", "tenant_tables", "revoke", "regrant", "wake"].contains(&name)
+        [
+            "functions",
+            "tenant_tables",
+            "revoke",
+            "regrant",
+            "wake",
+            "audit_final",
+        ]
+        .contains(&name)
             || ["grant", "enable", "disable", "publish", "receive"]
                 .iter()
                 .any(|first| name.split('_').next() == Some(first))

@@ -50,7 +50,7 @@ const RELAY: [&str; 24] = [
     "DELETE outbox_block",
     "DELETE outbox_lease",
     "DELETE processed_events",
-    "INSERT outbox_audit",
+    "INSERT outbox_audit (action, filter, reason, actor, events, finished_at)",
     "INSERT outbox_block",
     "INSERT outbox_lease",
     "SELECT outbox",
@@ -64,7 +64,7 @@ const RELAY: [&str; 24] = [
     "SELECT outbox_seq",
     "SELECT processed_events",
     "UPDATE outbox",
-    "UPDATE outbox_audit",
+    "UPDATE outbox_audit (events, reached, finished_at)",
     "UPDATE outbox_block",
     "UPDATE outbox_lease",
     "UPDATE outbox_lease_mark",
@@ -72,7 +72,8 @@ const RELAY: [&str; 24] = [
     "USAGE schema",
 ];
 /// What the owner alone may call. A new function is either in here, or some role's.
-const OWNER_ALONE: [&str; 11] = [
+const OWNER_ALONE: [&str; 12] = [
+    "EXECUTE outbox_audit_final",
     "EXECUTE outbox_disable_tenants",
     "EXECUTE outbox_enable_tenants",
     "EXECUTE outbox_functions",

@@ -32,7 +32,7 @@ const INSERT: &str =
     "INSERT INTO outbox.outbox (id, event_type, payload) VALUES (gen_random_uuid(), 'Counted', '1')";
 
 /// What each part may do, and nobody else but the owner.
-const DEEDS: [(&str, &[&str]); 26] = [
+const DEEDS: [(&str, &[&str]); 31] = [
     (INSERT, &["publisher"]),
     (
         "INSERT INTO outbox.outbox (id, event_type, payload, status) VALUES (gen_random_uuid(), 'Counted', '1', 'completed')",
@@ -54,6 +54,17 @@ const DEEDS: [(&str, &[&str]); 26] = [
     ("SELECT FROM outbox.outbox_block", &["relay"]),
     ("SELECT FROM outbox.outbox_audit", &["relay"]),
     ("DELETE FROM outbox.outbox_audit", &[]),
+    (
+        "SELECT outbox.outbox_act(outbox.outbox_begin_action('redrive', '{}'), 1)",
+        &["relay"],
+    ),
+    ("UPDATE outbox.outbox_audit SET actor = 'eve', reason = ''", &[]),
+    ("UPDATE outbox.outbox_audit SET role = 'postgres'", &[]),
+    ("UPDATE outbox.outbox_audit SET created_at = now()", &[]),
+    (
+        "INSERT INTO outbox.outbox_audit (action, filter, reason, actor, role) VALUES ('prune', '{}', '', '', 'postgres')",
+        &[],
+    ),
     ("UPDATE outbox.outbox_migration SET name = ''", &[]),
     ("SELECT FROM outbox.processed_events", &["relay", "handler"]),
     (
@@ -94,6 +105,36 @@ async fn each_role_does_its_part_and_is_refused_everything_else() {
     }
 
     assert_eq!(wrong, Vec::<String>::new());
+    cast.leave().await;
+}
+
+#[tokio::test]
+async fn what_the_audit_says_of_a_finished_action_stays() {
+    let cast = Cast::new().await;
+    let finished = "SELECT outbox.outbox_pause('type', '', 'Counted', 'incident', 'ada')";
+    cast.run("relay", finished).await.unwrap();
+    let begun = "SELECT outbox.outbox_begin_action('redrive', '{}', 'gateway is back', 'ada')";
+    cast.run("relay", begun).await.unwrap();
+    let counted = "UPDATE outbox.outbox_audit SET events = 7 WHERE finished_at IS NULL";
+    cast.run("relay", counted).await.unwrap();
+
+    for part in ["relay", "owner"] {
+        for change in [
+            "UPDATE outbox.outbox_audit SET events = 8 WHERE finished_at IS NOT NULL",
+            "UPDATE outbox.outbox_audit SET finished_at = NULL WHERE finished_at IS NOT NULL",
+            "UPDATE outbox.outbox_audit SET events = 6 WHERE finished_at IS NULL",
+        ] {
+            assert_eq!(
+                cast.run(part, change).await,
+                Err(DENIED.to_owned()),
+                "{part}: {change}"
+            );
+        }
+    }
+
+    let told = "SELECT concat_ws(' ', action, actor, events, role = current_user) FROM outbox.outbox_audit ORDER BY number";
+    let told = cast.find("relay", "", told).await;
+    assert_eq!(told, ["pause ada 0 t", "redrive ada 7 t"]);
     cast.leave().await;
 }
 
