@@ -104,6 +104,22 @@ async fn rows_stay_pending_because_no_relay_runs() {
 }
 
 #[tokio::test]
+async fn rows_stay_pending_because_a_session_keeps_the_claim_lock() {
+    let world = World::new().await;
+    let mut keeper = world.database.pool().begin().await.unwrap();
+    let lock = "SELECT pg_backend_pid() FROM pg_advisory_xact_lock(outbox.outbox_lock_number(1))";
+    let pid: i32 = sqlx::query_scalar(lock).fetch_one(&mut *keeper).await.unwrap();
+
+    let doctor = told(&world, None, "outbox doctor", &[]).await;
+    let text = found(&doctor, "WRONG claim lock");
+    assert!(text.contains(&format!("pg_terminate_backend({pid})")), "{text}");
+
+    keeper.rollback().await.unwrap();
+    let doctor = told(&world, None, "outbox doctor", &[]).await;
+    found(&doctor, "ok claim lock");
+}
+
+#[tokio::test]
 async fn rows_stay_pending_because_row_security_hides_them_from_the_relay() {
     let world = World::new().await;
     world.create_role("jobs").await;

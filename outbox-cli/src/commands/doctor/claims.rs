@@ -3,7 +3,7 @@
 use sqlx::{Connection, PgConnection, Row};
 
 use super::check::Check;
-use super::{Patient, unseen};
+use super::{Patient, lock, unseen};
 use crate::output;
 
 pub(super) async fn look(
@@ -18,6 +18,7 @@ pub(super) async fn look(
             .unwrap_or_else(|error| unseen("autovacuum", &error)),
     );
     checks.push(leases(patient, connection).await?);
+    checks.push(lock::look(patient, connection).await?);
     Ok(())
 }
 
@@ -64,7 +65,9 @@ async fn vacuum(patient: &Patient<'_>, connection: &mut PgConnection) -> Result<
         .query(
             "SELECT class.relname::text, coalesce(stat.n_live_tup, 0), coalesce(stat.n_dead_tup, 0),
                 coalesce(extract(epoch FROM clock_timestamp() - greatest(stat.last_autovacuum, stat.last_vacuum))::double precision, -1),
-                current_setting('autovacuum') = 'off' OR 'autovacuum_enabled=false' = ANY (coalesce(class.reloptions, '{}'))
+                current_setting('autovacuum') = 'off' OR current_setting('track_counts') = 'off' OR EXISTS (
+                    SELECT FROM pg_catalog.pg_options_to_table(class.reloptions)
+                    WHERE option_name = 'autovacuum_enabled' AND NOT option_value::boolean)
              FROM pg_catalog.pg_class AS class
              LEFT JOIN pg_catalog.pg_stat_all_tables AS stat ON stat.relid = class.oid
              WHERE class.oid IN ('\"outbox\".\"outbox\"'::regclass, '\"outbox\".\"outbox_lease\"'::regclass)
@@ -94,7 +97,7 @@ async fn vacuum(patient: &Patient<'_>, connection: &mut PgConnection) -> Result<
         (true, _) => Check::wrong(
             NAME,
             format!("it is off; {evidence}"),
-            "switch it on: in the server's settings, or ALTER TABLE … RESET (autovacuum_enabled)",
+            "switch it on: in the server's settings (autovacuum and track_counts), or ALTER TABLE … RESET (autovacuum_enabled)",
         ),
         (false, true) => Check::look(
             NAME,

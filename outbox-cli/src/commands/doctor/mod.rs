@@ -3,6 +3,7 @@
 mod backlog;
 mod check;
 mod claims;
+mod lock;
 mod schema;
 mod server;
 mod wake;

@@ -91,7 +91,7 @@ async fn snapshots(patient: &Patient<'_>, connection: &mut PgConnection) -> Resu
          WHERE seconds > $1 ORDER BY seconds DESC LIMIT 5",
     )
     .bind(patient.args.max_transaction.as_secs_f64())
-    .fetch_all(connection)
+    .fetch_all(&mut *connection)
     .await?;
     let mut holders = Vec::new();
     for row in rows {
@@ -101,15 +101,26 @@ async fn snapshots(patient: &Patient<'_>, connection: &mut PgConnection) -> Resu
             false => what,
         });
     }
-    if holders.is_empty() {
-        return Ok(Check::ok(
-            "snapshots",
+    let row = patient
+        .query("SELECT pg_has_role('pg_read_all_stats', 'USAGE'), format('let a superuser run: GRANT pg_read_all_stats TO %I', current_user)")
+        .fetch_one(connection)
+        .await?;
+    Ok(held_back(&holders, row.try_get(0)?, row.try_get(1)?))
+}
+
+/// Without the right to see the sessions of other roles, none that is seen says nothing.
+fn held_back(holders: &[String], sees_all: bool, grant: String) -> Check {
+    const NAME: &str = "snapshots";
+    const UNSEEN: &str = "cannot see the transactions of other roles";
+    let remedy = "end it: pg_terminate_backend(PID), ROLLBACK PREPARED, or drop the slot; set idle_in_transaction_session_timeout";
+    let held = format!("held back by {}", holders.join("; "));
+    match (holders.is_empty(), sees_all) {
+        (true, true) => Check::ok(
+            NAME,
             "no transaction is old enough to keep dead rows from being cleaned",
-        ));
+        ),
+        (true, false) => Check::hidden(NAME, UNSEEN, grant),
+        (false, true) => Check::look(NAME, held, remedy),
+        (false, false) => Check::look(NAME, format!("{held}; {UNSEEN}"), format!("{remedy}; {grant}")),
     }
-    Ok(Check::look(
-        "snapshots",
-        format!("held back by {}", holders.join("; ")),
-        "end it: pg_terminate_backend(PID), ROLLBACK PREPARED, or drop the slot; set idle_in_transaction_session_timeout",
-    ))
 }

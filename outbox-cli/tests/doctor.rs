@@ -1,0 +1,107 @@
+//! What doctor sees, and what it says when it cannot see.
+
+mod support;
+
+use std::time::Duration;
+
+use sqlx::{Connection, PgConnection};
+use support::World;
+
+async fn verdict(world: &World, part: Option<&str>, check: &str) -> (String, String) {
+    world.outbox_as(part, &["doctor", "--json"]).await.check(check)
+}
+
+#[tokio::test]
+async fn old_transactions_of_other_roles_are_seen_or_it_is_said_that_they_cannot_be() {
+    let world = World::new().await;
+    world.create_role("jobs").await;
+    let jobs = world.role("jobs");
+    world.outbox(&["roles", "--relay", &jobs]).await.ok();
+    let mut old = world.database.pool().begin().await.unwrap();
+    let pid: i32 = sqlx::query_scalar("SELECT pg_backend_pid() FROM txid_current()")
+        .fetch_one(&mut *old)
+        .await
+        .unwrap();
+    let look = ["doctor", "--json", "--max-transaction", "0s"];
+
+    let (blind, text) = world.outbox_as(Some("jobs"), &look).await.check("snapshots");
+    assert_ne!(blind, "ok", "{text}");
+    assert!(
+        text.contains("cannot see the transactions of other roles")
+            && text.contains(&format!("GRANT pg_read_all_stats TO {jobs}")),
+        "{text}"
+    );
+
+    world.run(&format!("GRANT pg_read_all_stats TO {jobs}")).await;
+    let (seen, text) = world.outbox_as(Some("jobs"), &look).await.check("snapshots");
+    assert_eq!(seen, "look", "{text}");
+    assert!(text.contains(&format!("backend {pid} ")), "{text}");
+    assert!(!text.contains("cannot see"), "{text}");
+    old.rollback().await.unwrap();
+    world.drop_role("jobs").await;
+}
+
+#[tokio::test]
+async fn autovacuum_that_is_off_is_seen_however_that_is_spelt() {
+    let world = World::new().await;
+
+    for off in ["off", "OFF", "false", "f", "no", "n", "0"] {
+        world
+            .run(&format!(
+                "ALTER TABLE outbox.outbox_lease SET (autovacuum_enabled = {off})"
+            ))
+            .await;
+        let (verdict, text) = verdict(&world, None, "autovacuum").await;
+        assert_eq!(verdict, "wrong", "{off}: {text}");
+        assert!(text.contains("it is off"), "{text}");
+    }
+    for on in ["on", "true", "1"] {
+        world
+            .run(&format!(
+                "ALTER TABLE outbox.outbox_lease SET (autovacuum_enabled = {on})"
+            ))
+            .await;
+        assert_eq!(verdict(&world, None, "autovacuum").await.0, "ok", "{on}");
+    }
+}
+
+#[tokio::test]
+async fn a_session_that_keeps_the_claim_lock_is_named() {
+    let world = World::new().await;
+    world.create_role("jobs").await;
+    let jobs = world.role("jobs");
+    world.outbox(&["roles", "--relay", &jobs]).await.ok();
+    let mut keeper = PgConnection::connect(world.database.url()).await.unwrap();
+    let lock = "SELECT pg_backend_pid() FROM pg_advisory_lock(outbox.outbox_lock_number(1))";
+    let pid: i32 = sqlx::query_scalar(lock).fetch_one(&mut keeper).await.unwrap();
+
+    // Whether there are claims that wait or not, and whether the role may see more of it or not.
+    for waiting in [false, true] {
+        let mut claim = PgConnection::connect(world.database.url()).await.unwrap();
+        let claiming = async {
+            if waiting {
+                let wait = "SELECT pg_advisory_xact_lock(outbox.outbox_lock_number(1))";
+                sqlx::raw_sql(wait).execute(&mut claim).await.unwrap();
+            }
+            std::future::pending::<()>().await;
+        };
+        let look = async {
+            for part in [None, Some("jobs")] {
+                let (verdict, text) = verdict(&world, part, "claim lock").await;
+                assert_eq!(verdict, "wrong", "{text}");
+                assert!(text.contains(&format!("backend {pid} of")), "{text}");
+                assert!(text.contains(&format!("pg_terminate_backend({pid})")), "{text}");
+            }
+        };
+        tokio::select! {
+            () = claiming => {}
+            () = look => {}
+        }
+    }
+    keeper.close().await.unwrap();
+
+    // Until the server has noticed that they are gone.
+    let free = async { while verdict(&world, None, "claim lock").await.0 != "ok" {} };
+    tokio::time::timeout(Duration::from_secs(60), free).await.unwrap();
+    world.drop_role("jobs").await;
+}
