@@ -360,7 +360,10 @@ $$;
 
 -- The figures of metrics, cheap enough to be asked every few seconds: counts stop at p_cap.
 --
--- The oldest is the one that could have been delivered the longest ago; what is scheduled for later does not count.
+-- oldest_seconds is for how long the event that could run now and has been due the longest has been due: since it was
+-- published, or since the instant of its schedule, next attempt or redrive. It grows when events are not delivered that a
+-- relay should deliver. What waits for something else does not count: an instant to come, an earlier event of its key,
+-- or an operator, who paused its type or blocked its key.
 CREATE FUNCTION "outbox"."outbox_gauges"(
     p_cap bigint, OUT pending bigint, OUT oldest_seconds double precision, OUT failed bigint, OUT in_flight bigint)
     LANGUAGE plpgsql STABLE
@@ -370,25 +373,32 @@ DECLARE
     v_lease_mark bigint := (SELECT last_value FROM "outbox"."outbox_lease_mark");
     v_now timestamptz := clock_timestamp();
     v_fresh timestamptz;
+    v_due timestamptz;
+    v_barred timestamptz;
     v_others bigint;
-    v_other timestamptz;
 BEGIN
     SELECT count(*) INTO pending FROM (
         SELECT FROM "outbox"."outbox" WHERE status = 'pending' AND class = 'fresh' AND seq > v_mark LIMIT p_cap) AS one;
     SELECT created_at INTO v_fresh FROM "outbox"."outbox"
         WHERE status = 'pending' AND class = 'fresh' AND seq > v_mark ORDER BY seq LIMIT 1;
-    SELECT count(*), min(CASE WHEN class <> 'scheduled' THEN created_at WHEN available_at <= v_now THEN available_at END)
-        INTO v_others, v_other FROM (
-        (SELECT class, created_at, available_at FROM "outbox"."outbox"
+    SELECT available_at INTO v_due FROM "outbox"."outbox"
+        WHERE status = 'pending' AND class IN ('scheduled', 'waiting') AND available_at <= v_now
+        ORDER BY available_at LIMIT 1;
+    -- Barred are those of paused types, and those whose relays have no room for their type: these are late.
+    SELECT count(*), min(coalesce(other.available_at, other.created_at)) FILTER (
+            WHERE other.class = 'barred' AND other.event_type NOT IN (
+                SELECT name FROM "outbox"."outbox_block" WHERE scope = 'type'))
+        INTO v_others, v_barred FROM (
+        (SELECT class, event_type, created_at, available_at FROM "outbox"."outbox"
             WHERE status = 'pending' AND class IN ('scheduled', 'waiting') LIMIT p_cap)
         UNION ALL
-        (SELECT class, created_at, available_at FROM "outbox"."outbox"
+        (SELECT class, event_type, created_at, available_at FROM "outbox"."outbox"
             WHERE status = 'pending' AND class <> 'fresh' AND class = 'held' AND ordering_key IS NOT NULL LIMIT p_cap)
         UNION ALL
-        (SELECT class, created_at, available_at FROM "outbox"."outbox"
+        (SELECT class, event_type, created_at, available_at FROM "outbox"."outbox"
             WHERE status = 'pending' AND class = 'barred' LIMIT p_cap)) AS other;
     pending := pending + v_others;
-    oldest_seconds := coalesce(greatest(extract(epoch FROM v_now - least(v_fresh, v_other)), 0), 0);
+    oldest_seconds := coalesce(greatest(extract(epoch FROM v_now - least(v_fresh, v_due, v_barred)), 0), 0);
     SELECT count(*) INTO failed FROM (
         SELECT FROM "outbox"."outbox" WHERE status = 'failed' AND discarded_at IS NULL LIMIT p_cap) AS one;
     SELECT coalesce(sum(cardinality(ids)), 0) INTO in_flight FROM "outbox"."outbox_lease" WHERE number > v_lease_mark;

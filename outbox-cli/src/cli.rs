@@ -267,7 +267,7 @@ pub(crate) struct Prune {
 
 #[derive(Debug, Args)]
 pub(crate) struct Doctor {
-    /// The oldest pending event may be this late.
+    /// An event that could run may have been due for this long.
     #[arg(long, default_value = "60s", value_parser = duration, value_name = "TIME")]
     pub(crate) max_lag: Duration,
     /// A transaction may be open this long.

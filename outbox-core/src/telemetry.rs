@@ -20,7 +20,7 @@ pub mod metric {
     pub const HANDLER_SECONDS: &str = "dispatcher_handler_seconds";
     /// Gauge: events that wait.
     pub const PENDING_EVENTS: &str = "outbox_pending_events";
-    /// Gauge, seconds: the age of the oldest event that waits.
+    /// Gauge, seconds: for how long an event that could run has been due, the longest.
     pub const OLDEST_PENDING_SECONDS: &str = "outbox_oldest_pending_seconds";
     /// Gauge: dead letters.
     pub const FAILED_EVENTS: &str = "outbox_failed_events";

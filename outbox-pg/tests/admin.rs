@@ -7,7 +7,7 @@ mod support;
 use std::time::Duration;
 
 use outbox_core::{Claimed, EventType, KeyPolicy, NewEvent, OrderingKey, Outcome, Source, TenantId};
-use outbox_pg::admin::{Class, FailedFilter, ListFilter, PgAdmin, Status};
+use outbox_pg::admin::{FailedFilter, ListFilter, PgAdmin, Status};
 use outbox_pg::{Names, PgSource};
 use support::{World, claim, event, outcome, payload};
 
@@ -307,68 +307,6 @@ async fn a_thousand_events_that_may_not_run_delay_a_healthy_one_by_two_claims_at
         }
         assert!(claims < 3, "not found in {claims} claims");
     }
-}
-
-#[tokio::test]
-async fn status_and_gauges_equal_a_recount() {
-    let world = World::new().await;
-    let source = world.quiet_source().await;
-    let admin = admin(&world);
-    world.publish(keyed(1, "k")).await;
-    settle(&source, &claim(&source, 1).await[0], failed(KeyPolicy::Park)).await;
-    world.publish(keyed(2, "k")).await;
-    world
-        .publish(event("3").with_delay(Duration::from_secs(3600)))
-        .await;
-    world.publish(event("4")).await;
-    world.publish(event("5")).await;
-    let retry = Outcome::Retry {
-        after: Duration::from_secs(3600),
-        error: "later".to_owned(),
-        done: Vec::new(),
-    };
-    let claimed = claim(&source, 2).await;
-    settle(&source, &claimed[0], retry).await;
-
-    let status = admin.status().await.unwrap();
-    let gauges = admin.gauges(1000).await.unwrap();
-
-    assert_eq!((status.fresh, status.scheduled, status.waiting), (1, 1, 1));
-    assert_eq!((status.held, status.barred, status.retrying), (1, 0, 1));
-    assert_eq!((status.failed, status.discarded, status.in_flight), (1, 0, 1));
-    assert_eq!((status.blocked, status.leases, status.expired_leases), (1, 1, 0));
-    assert_eq!(status.blocks[0].reason, "parked");
-    assert_eq!(status.types[0].pending, 4);
-    assert_eq!(
-        i64::try_from(status.pending()).unwrap(),
-        world.count("status = 'pending'").await
-    );
-    assert_eq!((gauges.pending, gauges.failed, gauges.in_flight), (4, 1, 1));
-    assert!(gauges.oldest_seconds > 0.0 && gauges.oldest_seconds < 60.0);
-
-    let held = admin
-        .list(&ListFilter::new(Status::Pending).in_class(Class::Held))
-        .await
-        .unwrap();
-    assert_eq!(held.len(), 1);
-    let details = admin.show(held[0].id).await.unwrap();
-    assert_eq!(details[0].blocked_by, ["key parked"]);
-    let dead = admin
-        .list(&ListFilter::new(Status::Failed).with_error("CARD"))
-        .await
-        .unwrap();
-    assert_eq!(dead[0].error.as_deref(), Some("the card was refused"));
-    assert_eq!(
-        admin
-            .payload(dead[0].id, &TenantId::default())
-            .await
-            .unwrap()
-            .as_deref(),
-        Some("1")
-    );
-    let page = ListFilter::new(Status::Failed).after(dead[0].position);
-    assert!(admin.list(&page).await.unwrap().is_empty());
-    assert_eq!(admin.list_ids(&[held[0].id]).await.unwrap(), held);
 }
 
 #[tokio::test]

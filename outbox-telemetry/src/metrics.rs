@@ -54,7 +54,7 @@ impl fmt::Debug for OtelMetrics {
 pub struct Backlog {
     /// Pending events.
     pub pending: u64,
-    /// How long the oldest of them could have been delivered, in seconds.
+    /// For how long one of them has been due, the longest, in seconds.
     pub oldest_seconds: f64,
     /// Dead letters that nobody discarded.
     pub failed: u64,
@@ -135,7 +135,7 @@ impl OtelMetrics {
             oldest: meter
                 .f64_gauge(metric::OLDEST_PENDING_SECONDS)
                 .with_unit("s")
-                .with_description("age of the oldest event that could be delivered")
+                .with_description("for how long an event that could run has been due, the longest")
                 .build(),
             failed: level(metric::FAILED_EVENTS, "{event}", "dead letters"),
             types: Labels::new(LABELS_MAX),

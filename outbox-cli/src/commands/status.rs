@@ -33,10 +33,10 @@ pub(super) async fn run(target: &Target, args: &Status) -> Result<Exit, CliError
 
 fn text(status: &OutboxStatus) -> String {
     let row = |name: &str, n: u64, what: &str| vec![name.to_owned(), count(n, status.cap), what.to_owned()];
-    let oldest = format!(
-        "the oldest could have been delivered {} ago",
-        output::time(status.oldest_seconds)
-    );
+    let oldest = match status.oldest_seconds > 0.0 {
+        true => format!("one has been due for {}", output::time(status.oldest_seconds)),
+        false => "none could run now".to_owned(),
+    };
     let rows = [
         row(
             "pending",

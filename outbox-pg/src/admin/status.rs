@@ -23,7 +23,8 @@ pub struct OutboxStatus {
     pub failed: u64,
     /// Dead letters that were given up.
     pub discarded: u64,
-    /// How long the oldest pending event could have been delivered; what is scheduled for later does not count.
+    /// For how long the event that could run now and has been due the longest has been due: since it was published, or since
+    /// the instant of its schedule, next attempt or redrive. 0 if none could run.
     pub oldest_seconds: f64,
     /// Events in the hands of relays.
     pub in_flight: u64,
@@ -87,7 +88,7 @@ pub struct TypeCount {
 pub struct Gauges {
     /// Pending events.
     pub pending: u64,
-    /// How long the oldest of them could have been delivered, in seconds.
+    /// As [`OutboxStatus::oldest_seconds`].
     pub oldest_seconds: f64,
     /// Dead letters that were not discarded.
     pub failed: u64,

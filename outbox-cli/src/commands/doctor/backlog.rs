@@ -64,7 +64,7 @@ fn lag(patient: &Patient<'_>, status: &OutboxStatus, relays: i64) -> Check {
     const NAME: &str = "lag";
     let limit = patient.args.max_lag.as_secs_f64();
     let evidence = format!(
-        "{} events pending, the oldest could have been delivered {} ago (limit {}); {} fresh, {} waiting, {} held, {} barred, {} in flight",
+        "{} events pending, one has been due for {} (limit {}); {} fresh, {} waiting, {} held, {} barred, {} in flight",
         status.pending(),
         output::time(status.oldest_seconds),
         output::time(limit),
@@ -79,8 +79,6 @@ fn lag(patient: &Patient<'_>, status: &OutboxStatus, relays: i64) -> Check {
     }
     let remedy = if status.fresh > 0 && relays == 0 && status.leases == 0 {
         "no relay works: see above"
-    } else if status.barred + status.held > status.fresh + status.waiting {
-        "most wait behind a paused type, or a key that is paused, stopped or parked: see blocks"
     } else if status.retrying > status.fresh {
         "most have failed and are tried again: outbox list --status pending shows their errors"
     } else {
