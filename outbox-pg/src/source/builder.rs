@@ -16,6 +16,7 @@ use super::mark::{Flow, Marker};
 use super::reach::reach;
 use super::session::Sessions;
 use super::settle::Settle;
+use super::sight::Sight;
 use crate::error::source_error;
 use crate::sql::Sql;
 use crate::{MigrateError, Names, Rights, check_version};
@@ -173,7 +174,7 @@ impl PgSourceBuilder {
             deadline: self.deadline,
             pooler: self.pooler,
         };
-        let (channel, lock) = self.preflight().await?;
+        let Preflight { channel, lock, sight } = self.preflight().await?;
         let hearing = if self.poll_only {
             Hearing::PollOnly
         } else {
@@ -220,6 +221,7 @@ impl PgSourceBuilder {
             worker: Uuid::new_v4(),
             ears,
             flow,
+            sight,
             fallback: self.fallback,
             _tasks: tasks,
         })
@@ -261,8 +263,8 @@ impl PgSourceBuilder {
         }
     }
 
-    /// Refuses what cannot work, and reads the channel and the number of the sleeper's lock.
-    async fn preflight(&self) -> Result<(String, i64), StartError> {
+    /// Refuses what cannot work.
+    async fn preflight(&self) -> Result<Preflight, StartError> {
         let failed = |error| StartError::Source(source_error("start", error));
         let mut connection = reach(&self.session_options(), self.deadline).await?;
         // Behind a pooler, what is prepared is known to the same session only, and that is kept for a transaction.
@@ -283,7 +285,7 @@ impl PgSourceBuilder {
         Ok(preflight)
     }
 
-    async fn look(&self, connection: &mut PgConnection) -> Result<(String, i64), StartError> {
+    async fn look(&self, connection: &mut PgConnection) -> Result<Preflight, StartError> {
         let failed = |error| StartError::Source(source_error("start", error));
         let rights = Rights::read(&mut *connection, &self.names)
             .await
@@ -297,15 +299,29 @@ impl PgSourceBuilder {
             });
         }
         check_version(&mut *connection, &self.names).await?;
+        let sight = Sight::new(
+            self.sql("SELECT \"outbox\".\"outbox_sees_all\"()"),
+            rights.role,
+            format!("{}.{}", self.names.schema(), self.names.table()),
+            rights.remedy,
+        );
         if rights.sees_all != Some(true) {
-            return Err(StartError::Blind {
-                role: rights.role,
-                table: format!("{}.{}", self.names.schema(), self.names.table()),
-                remedy: rights.remedy,
-            });
+            return Err(sight.blind());
         }
         let preflight = self.sql(include_str!("../../sql/preflight.sql"));
         let row = preflight.query().fetch_one(connection).await.map_err(failed)?;
-        Ok((row.try_get(0).map_err(failed)?, row.try_get(1).map_err(failed)?))
+        Ok(Preflight {
+            channel: row.try_get(0).map_err(failed)?,
+            lock: row.try_get(1).map_err(failed)?,
+            sight,
+        })
     }
+}
+
+/// What the first connection has found out.
+struct Preflight {
+    channel: String,
+    /// The number of the sleeper's lock.
+    lock: i64,
+    sight: Sight,
 }

@@ -7,6 +7,7 @@ mod mark;
 mod reach;
 mod session;
 mod settle;
+mod sight;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +27,7 @@ use self::listener::{Ears, Hearing, POLL_MAX, POLL_MIN};
 use self::mark::Flow;
 use self::session::Sessions;
 use self::settle::Settle;
+use self::sight::Sight;
 use crate::sql::Sql;
 
 /// The outbox on Postgres as a [`Source`].
@@ -43,6 +45,7 @@ pub struct PgSource {
     ears: Arc<Ears>,
     /// What was claimed, for the mark to follow.
     flow: Arc<Flow>,
+    sight: Sight,
     fallback: Duration,
     _tasks: JoinSet<()>,
 }
@@ -81,6 +84,9 @@ impl Source for PgSource {
         self.ears
             .claimed(!claimed.is_empty(), claimed.len() >= room as usize);
         self.flow.claimed(claimed.len());
+        if claimed.is_empty() {
+            self.sight.check(&self.sessions).await?;
+        }
         Ok(claimed)
     }
 

@@ -1,0 +1,110 @@
+//! Tenants that are isolated under those who are at work: nobody goes on as if there were nothing.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test fails by panicking"
+)]
+
+#[path = "support/cast.rs"]
+#[expect(dead_code, reason = "each test binary uses its part")]
+mod cast;
+
+use std::error::Error;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use cast::Cast;
+use outbox_core::{
+    ClaimRequest, Delivered, Delivery, Dispatcher, EventType, Failure, NewEvent, Payload, Relay, Source,
+    SourceErrorKind,
+};
+
+struct Accepting;
+
+#[async_trait]
+impl Dispatcher for Accepting {
+    async fn dispatch(&self, _: &Delivery) -> Result<Delivered, Failure> {
+        Ok(Delivered::Handled)
+    }
+}
+
+fn event() -> NewEvent {
+    NewEvent::raw(EventType::new("Counted").unwrap(), Payload::from_json("1"))
+}
+
+async fn within_a_minute(what: &str, happened: impl AsyncFn() -> bool) {
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
+    while !happened().await {
+        assert!(tokio::time::Instant::now() < deadline, "{what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_relay_that_becomes_blind_is_not_healthy_until_it_sees_again() {
+    let cast = Cast::new().await;
+    let source = cast.source("owner").start().await.unwrap();
+    let relay = Relay::builder(Arc::new(source), Arc::new(Accepting))
+        .poll_timeout(Duration::from_millis(500))
+        .build()
+        .unwrap();
+    let health = relay.health();
+    let relay = relay.spawn();
+    cast.publish("", event()).await.unwrap();
+    within_a_minute("delivered", async || {
+        cast.count("status = 'completed'").await == 1
+    })
+    .await;
+
+    cast.isolate_tenants().await;
+    cast.publish("a", event()).await.unwrap();
+    within_a_minute("noticed", async || {
+        health.consecutive_poll_errors() > 0 && !health.is_healthy(3)
+    })
+    .await;
+    assert_eq!(cast.count("status = 'pending'").await, 1);
+
+    cast.grant("relay", &cast.role("owner")).await;
+    within_a_minute("delivered", async || {
+        cast.count("status = 'completed'").await == 2
+    })
+    .await;
+    within_a_minute("healthy", async || health.is_healthy(3)).await;
+    relay.shutdown().await.unwrap();
+    cast.leave().await;
+}
+
+#[tokio::test]
+async fn a_claim_that_finds_nothing_because_it_is_blind_says_how_to_mend_that() {
+    let cast = Cast::new().await;
+    let source = cast.source("owner").start().await.unwrap();
+    cast.isolate_tenants().await;
+
+    let request = || ClaimRequest::new(NonZeroU32::new(10).unwrap(), Duration::from_secs(30));
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
+    let error = loop {
+        match source.claim(request()).await {
+            Err(error) => break error,
+            Ok(claimed) => assert!(claimed.is_empty()),
+        }
+        assert!(tokio::time::Instant::now() < deadline, "nothing is said");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    };
+
+    assert_eq!(error.kind(), SourceErrorKind::Misconfigured);
+    let owner = cast.role("owner");
+    let cause = error.source().unwrap().to_string();
+    assert_eq!(
+        cause,
+        format!(
+            "role {owner} cannot see the events of every tenant in outbox.outbox; let the owner of the tables run: \
+             SELECT \"outbox\".\"outbox_grant_relay\"('{owner}'), or give the role BYPASSRLS"
+        )
+    );
+    // And again, as long as it lasts.
+    source.claim(request()).await.unwrap_err();
+    cast.leave().await;
+}
