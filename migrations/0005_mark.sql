@@ -48,6 +48,18 @@ CREATE FUNCTION "outbox"."outbox_sees_all"() RETURNS boolean LANGUAGE sql STABLE
                 SELECT FROM pg_catalog.pg_policy WHERE polrelid = '"outbox"."outbox"'::regclass AND NOT polpermissive))
 $$;
 
+-- Refuses to work on what row security leaves of the events: the owner, who is bound by the tenants' policy too, would take
+-- a part for the whole.
+CREATE FUNCTION "outbox"."outbox_require_sight"() RETURNS void LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    IF NOT "outbox"."outbox_sees_all"() THEN
+        RAISE EXCEPTION 'role % cannot see the events of every tenant', current_user
+            USING ERRCODE = 'insufficient_privilege',
+                  HINT = format('Work as a relay''s role, or let the owner of the tables run: SELECT "outbox"."outbox_grant_relay"(%L)', current_user);
+    END IF;
+END
+$$;
+
 -- Step 2. Returns whether it is done with the candidate; false means: ask again later.
 CREATE FUNCTION "outbox"."outbox_mark_move"(p_candidate bigint, p_writers text[]) RETURNS boolean LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp
@@ -92,6 +104,7 @@ DECLARE
     v_key record;
 BEGIN
     PERFORM "outbox"."outbox_require_read_committed"();
+    PERFORM "outbox"."outbox_require_sight"();
     PERFORM pg_advisory_xact_lock("outbox"."outbox_lock_number"(1));
     v_now := clock_timestamp();
     SELECT last_value INTO v_mark FROM "outbox"."outbox_mark";

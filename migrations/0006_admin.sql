@@ -82,6 +82,7 @@ DECLARE
     v_tenant text := CASE p_scope WHEN 'type' THEN '' ELSE p_tenant END;
 BEGIN
     PERFORM "outbox"."outbox_require_read_committed"();
+    PERFORM "outbox"."outbox_require_sight"();
     PERFORM pg_advisory_xact_lock("outbox"."outbox_lock_number"(1));
     IF p_scope = 'key' THEN
         PERFORM "outbox"."outbox_hold_keys"(ARRAY["outbox"."outbox_key"(v_tenant, p_name)]);
@@ -164,6 +165,7 @@ DECLARE
     v_until timestamptz := p_now - coalesce((v_filter ->> 'older_ms')::double precision, 0) * interval '1 millisecond';
     v_since timestamptz := p_now - (v_filter ->> 'newer_ms')::double precision * interval '1 millisecond';
 BEGIN
+    PERFORM "outbox"."outbox_require_sight"();
     IF v_filter -> 'ids' IS NOT NULL THEN
         RETURN QUERY
         SELECT event.id, event.seq FROM "outbox"."outbox" AS event
@@ -242,6 +244,7 @@ CREATE FUNCTION "outbox"."outbox_begin_action"(
 DECLARE
     v_number bigint;
 BEGIN
+    PERFORM "outbox"."outbox_require_sight"();
     IF p_action IS NULL OR p_action NOT IN ('redrive', 'discard') THEN
         RAISE EXCEPTION 'an action is redrive or discard, not "%"', left(p_action, 40) USING ERRCODE = 'invalid_parameter_value';
     END IF;
@@ -261,6 +264,7 @@ DECLARE
     v_seqs bigint[];
 BEGIN
     PERFORM "outbox"."outbox_require_read_committed"();
+    PERFORM "outbox"."outbox_require_sight"();
     -- Locked: two who carry on the same action take turns.
     SELECT * INTO v_act FROM "outbox"."outbox_audit"
         WHERE number = p_number AND action IN ('redrive', 'discard') FOR UPDATE;
@@ -299,6 +303,7 @@ DECLARE
     v_now timestamptz := clock_timestamp();
     v_events bigint;
 BEGIN
+    PERFORM "outbox"."outbox_require_sight"();
     UPDATE "outbox"."outbox" SET status = 'failed', error = 'reopened', processed_at = v_now
         WHERE status = 'completed' AND event_type = p_type AND processed_at > v_now - p_newer;
     GET DIAGNOSTICS v_events = ROW_COUNT;
@@ -326,6 +331,7 @@ DECLARE
     v_to tid := format('(%s,0)', p_page + p_pages);
     v_cutoff timestamptz := clock_timestamp() - p_retention;
 BEGIN
+    PERFORM "outbox"."outbox_require_sight"();
     DELETE FROM "outbox"."outbox" AS event
         WHERE event.ctid >= v_from AND event.ctid < v_to AND event.processed_at < v_cutoff
             AND (event.status = 'completed' OR (
@@ -377,6 +383,7 @@ DECLARE
     v_barred timestamptz;
     v_others bigint;
 BEGIN
+    PERFORM "outbox"."outbox_require_sight"();
     SELECT count(*) INTO pending FROM (
         SELECT FROM "outbox"."outbox" WHERE status = 'pending' AND class = 'fresh' AND seq > v_mark LIMIT p_cap) AS one;
     SELECT created_at INTO v_fresh FROM "outbox"."outbox"
@@ -415,6 +422,7 @@ DECLARE
     v_now timestamptz := clock_timestamp();
     v_status json;
 BEGIN
+    PERFORM "outbox"."outbox_require_sight"();
     SELECT * INTO v_gauges FROM "outbox"."outbox_gauges"(p_cap);
     WITH event AS MATERIALIZED (
         (SELECT event_type, class, retry_count, available_at, false AS discarded FROM "outbox"."outbox"

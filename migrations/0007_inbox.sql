@@ -50,6 +50,7 @@ DECLARE
     v_from tid := format('(%s,0)', p_page);
     v_to tid := format('(%s,0)', p_page + p_pages);
 BEGIN
+    PERFORM "outbox"."outbox_require_sight"();
     DELETE FROM "outbox"."processed_events" AS known
         WHERE known.ctid >= v_from AND known.ctid < v_to AND known.processed_at < clock_timestamp() - p_retention;
     GET DIAGNOSTICS deleted = ROW_COUNT;

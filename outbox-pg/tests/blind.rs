@@ -108,3 +108,40 @@ async fn a_claim_that_finds_nothing_because_it_is_blind_says_how_to_mend_that() 
     source.claim(request()).await.unwrap_err();
     cast.leave().await;
 }
+
+/// What operators call by hand.
+const OPERATING: [&str; 10] = [
+    "SELECT outbox.outbox_status()",
+    "SELECT outbox.outbox_gauges(1000)",
+    "SELECT outbox.outbox_find_failed('{}', clock_timestamp(), 0, NULL, false)",
+    "SELECT outbox.outbox_begin_action('redrive', '{}')",
+    "SELECT outbox.outbox_act(1, 100)",
+    "SELECT outbox.outbox_resume('key', 'a', 'order-7')",
+    "SELECT outbox.outbox_prune('7 days', false, 0, 100)",
+    "SELECT outbox.outbox_prune_inbox('7 days', 0, 100)",
+    "SELECT outbox.outbox_reopen('Counted', '1 hour')",
+    "SELECT outbox.outbox_sweep()",
+];
+
+#[tokio::test]
+async fn the_functions_of_operators_refuse_to_work_on_a_part_of_the_events() {
+    let cast = Cast::new().await;
+    let begin = "SELECT outbox.outbox_begin_action('redrive', '{}')";
+    cast.run("owner", begin).await.unwrap();
+    cast.isolate_tenants().await;
+
+    for call in OPERATING {
+        for tenant in ["", "SET app.current_tenant = 'a'; "] {
+            let blind = cast.run("owner", &format!("{tenant}{call}")).await;
+            assert_eq!(blind, Err("42501".to_owned()), "{call}");
+        }
+        let seeing = cast.run("relay", call).await;
+        assert_eq!(seeing, Ok(()), "{call}");
+    }
+    cast.grant("relay", &cast.role("owner")).await;
+    for call in OPERATING {
+        let seeing = cast.run("owner", call).await;
+        assert_eq!(seeing, Ok(()), "{call}");
+    }
+    cast.leave().await;
+}
