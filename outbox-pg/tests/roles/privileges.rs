@@ -1,21 +1,12 @@
 //! Everything that each role may do with everything of ours, and nothing beside it. That they are refused the rest is
-//! tried in `roles.rs`.
+//! tried in `main.rs`.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "a test fails by panicking"
-)]
-
-#[path = "support/cast.rs"]
-#[expect(dead_code, reason = "each test binary uses its part")]
-mod cast;
-
-use cast::Cast;
 use sqlx::AssertSqlSafe;
 
+use crate::cast::Cast;
+
 /// "PRIVILEGE object" for whatever a role may do. Columns are named where not all of the table's are meant.
-const MAY: &str = include_str!("support/privileges.sql");
+const MAY: &str = include_str!("../support/privileges.sql");
 
 async fn may(cast: &Cast, role: &str) -> Vec<String> {
     sqlx::query_scalar(AssertSqlSafe(MAY))

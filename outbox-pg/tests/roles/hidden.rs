@@ -1,24 +1,10 @@
 //! Two tenants, and a handler of one: neither what the other has, nor whether it has it.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "a test fails by panicking"
-)]
-
-#[path = "support/cast.rs"]
-#[expect(dead_code, reason = "each test binary uses its part")]
-mod cast;
-
-use cast::{Cast, of_tenant, set_tenant};
-use outbox_core::{EventId, EventType, NewEvent, Payload};
+use outbox_core::EventId;
 use sqlx::Connection;
 
-const DENIED: &str = "42501";
-
-fn event() -> NewEvent {
-    NewEvent::raw(EventType::new("Counted").unwrap(), Payload::from_json("1"))
-}
+use crate::cast::{self, Cast, of_tenant, set_tenant};
+use crate::{DENIED, event};
 
 /// Runs a statement as the handler of an event of that tenant.
 async fn handling(cast: &Cast, tenant: &str, sql: &str) -> Result<(), String> {
@@ -38,7 +24,7 @@ async fn a_handler_finds_out_nothing_of_another_tenant() {
     cast.grant("reader", &handler).await;
     cast.isolate_tenants().await;
     let (known, unknown) = (EventId::new(), EventId::new());
-    cast.publish("b", event().with_id(known)).await.unwrap();
+    cast.publish("b", event("1").with_id(known)).await.unwrap();
     let receive =
         |tenant: &str, id: EventId| format!("SELECT outbox.outbox_receive('{tenant}', 'billing', '{id}')");
     handling(&cast, "b", &receive("b", known)).await.unwrap();
@@ -66,8 +52,8 @@ async fn a_handler_finds_out_nothing_of_another_tenant() {
     }
     // And the id is free for its own.
     handling(&cast, "a", &receive("a", known)).await.unwrap();
-    cast.publish("a", event().with_id(known)).await.unwrap();
-    let mine = of_tenant(event().with_id(unknown), "a");
+    cast.publish("a", event("1").with_id(known)).await.unwrap();
+    let mine = of_tenant(event("1").with_id(unknown), "a");
     cast.publish("a", mine).await.unwrap();
     let seen = cast
         .find("handler", "a", "SELECT DISTINCT tenant_id FROM outbox.outbox")

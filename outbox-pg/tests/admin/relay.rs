@@ -1,9 +1,5 @@
 //! What an operator does, seen by running relays.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -13,10 +9,11 @@ use outbox_core::{
     Delivered, Delivery, Dispatcher, EventType, Failure, FailureKind, NewEvent, OrderingKey, Payload, Relay,
     RelayHandle, TenantId,
 };
-use outbox_pg::Names;
-use outbox_pg::admin::{FailedFilter, PgAdmin};
-use support::{World, event};
+use outbox_pg::admin::FailedFilter;
 use tokio::time::Instant;
+
+use crate::admin;
+use crate::support::{World, event};
 
 /// Refuses everything until it is mended.
 #[derive(Default)]
@@ -37,10 +34,6 @@ async fn relay(world: &World, dispatcher: Arc<Mendable>) -> RelayHandle {
     let source = Arc::new(world.source().start().await.unwrap());
     let relay = Relay::builder(source, dispatcher).poll_timeout(Duration::from_secs(60));
     relay.build().unwrap().spawn()
-}
-
-fn admin(world: &World) -> PgAdmin {
-    PgAdmin::new(world.pool().clone(), &Names::default())
 }
 
 #[tokio::test]

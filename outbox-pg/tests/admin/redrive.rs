@@ -1,55 +1,12 @@
-//! Looking at an outbox and changing it by hand.
-
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
+//! Dead letters: redriven or discarded, in order, and through interruptions.
 
 use std::time::Duration;
 
-use outbox_core::{Claimed, EventType, KeyPolicy, NewEvent, OrderingKey, Outcome, Source, TenantId};
-use outbox_pg::admin::{FailedFilter, ListFilter, PgAdmin, Status};
-use outbox_pg::{Names, PgSource};
-use support::{World, claim, event, outcome, payload};
+use outbox_core::{KeyPolicy, OrderingKey, Outcome, TenantId};
+use outbox_pg::admin::FailedFilter;
 
-fn admin(world: &World) -> PgAdmin {
-    PgAdmin::new(world.pool().clone(), &Names::default()).acting_as("ada")
-}
-
-fn keyed(n: u32, key: &str) -> NewEvent {
-    event(&n.to_string()).with_ordering_key(OrderingKey::new(key).unwrap())
-}
-
-fn failed(key: KeyPolicy) -> Outcome {
-    Outcome::Failed {
-        error: "the card was refused".to_owned(),
-        done: Vec::new(),
-        key,
-    }
-}
-
-async fn settle(source: &PgSource, claimed: &Claimed, end: Outcome) {
-    let settled = source.settle(vec![outcome(claimed, end)]).await.unwrap();
-    assert!(settled.lost.is_empty());
-}
-
-/// Claims and completes until nothing is due; returns the payloads in the order of their claims.
-async fn drain(source: &PgSource) -> Vec<String> {
-    let mut all = Vec::new();
-    loop {
-        let claimed = claim(source, 100).await;
-        if claimed.is_empty() {
-            return all;
-        }
-        for one in &claimed {
-            all.push(payload(one));
-            settle(source, one, Outcome::Completed).await;
-        }
-    }
-}
-
-fn counted() -> EventType {
-    EventType::new("Counted").unwrap()
-}
+use crate::support::{World, claim, event, payload};
+use crate::{admin, counted, drain, failed, keyed, settle};
 
 #[tokio::test]
 async fn a_redriven_event_starts_a_new_cycle_and_keeps_what_is_done() {
@@ -225,91 +182,6 @@ async fn redriven_events_of_a_key_come_in_publish_order_before_what_waits() {
 }
 
 #[tokio::test]
-async fn a_paused_type_waits_and_others_do_not() {
-    let world = World::new().await;
-    let source = world.quiet_source().await;
-    let other = EventType::new("Other").unwrap();
-    let of_other = || NewEvent::raw(other.clone(), outbox_core::Payload::from_json("9"));
-    assert!(admin(&world).pause_type(&counted(), "incident").await.unwrap());
-    assert!(!admin(&world).pause_type(&counted(), "incident").await.unwrap());
-
-    world.publish(event("1")).await;
-    world.publish(keyed(2, "k")).await;
-    world.publish(keyed(3, "k")).await;
-    world.publish(of_other()).await;
-    assert_eq!(drain(&source).await, ["9"]);
-    assert_eq!(drain(&source).await, [""; 0]);
-
-    assert!(admin(&world).resume_type(&counted(), "").await.unwrap());
-    let mut all = drain(&source).await;
-    assert!(
-        all.iter().position(|n| n == "2") < all.iter().position(|n| n == "3"),
-        "{all:?}"
-    );
-    all.sort();
-    assert_eq!(all, ["1", "2", "3"]);
-}
-
-#[tokio::test]
-async fn a_paused_key_waits_and_comes_back_in_order() {
-    let world = World::new().await;
-    let source = world.quiet_source().await;
-    let (tenant, key) = (TenantId::default(), OrderingKey::new("k").unwrap());
-    world.publish(keyed(1, "k")).await;
-    let first = claim(&source, 1).await;
-    admin(&world).pause_key(&tenant, &key, "").await.unwrap();
-    for n in 2..5 {
-        world.publish(keyed(n, "k")).await;
-    }
-    world.publish(keyed(9, "other")).await;
-    // What was in flight when the key was paused comes back first.
-    let again = Outcome::Retry {
-        after: Duration::ZERO,
-        error: String::new(),
-        done: Vec::new(),
-    };
-    settle(&source, &first[0], again).await;
-    assert_eq!(drain(&source).await, ["9"]);
-
-    assert!(
-        admin(&world)
-            .resume_key(&tenant, &key, "")
-            .await
-            .unwrap()
-            .was_blocked
-    );
-
-    assert_eq!(drain(&source).await, ["1", "2", "3", "4"]);
-}
-
-#[tokio::test]
-async fn a_thousand_events_that_may_not_run_delay_a_healthy_one_by_two_claims_at_most() {
-    let world = World::new().await;
-    let source = world.quiet_source().await;
-    let other = EventType::new("Other").unwrap();
-    world.publish(keyed(0, "parked")).await;
-    settle(&source, &claim(&source, 1).await[0], failed(KeyPolicy::Park)).await;
-    admin(&world).pause_type(&counted(), "").await.unwrap();
-    world
-        .publish_range(0..1000, |n| (n % 2 == 0).then(|| "parked".to_owned()))
-        .await;
-    world
-        .publish(NewEvent::raw(other, outbox_core::Payload::from_json("9")))
-        .await;
-
-    let mut claims = 0;
-    loop {
-        claims += 1;
-        let claimed = claim(&source, 100).await;
-        if !claimed.is_empty() {
-            assert_eq!(payload(&claimed[0]), "9");
-            break;
-        }
-        assert!(claims < 3, "not found in {claims} claims");
-    }
-}
-
-#[tokio::test]
 async fn a_hundred_thousand_failed_events_are_redriven_through_an_interruption() {
     let world = World::new().await;
     world
@@ -375,57 +247,4 @@ async fn an_unknown_action_is_an_error() {
     let error = admin(&world).action(7).run().await.unwrap_err();
     let cause = std::error::Error::source(&error).unwrap().to_string();
     assert_eq!(cause, "the outbox has no action number 7 (SQLSTATE 42704)");
-}
-
-#[tokio::test]
-async fn pruning_deletes_settled_events_past_retention_and_nothing_else() {
-    let world = World::new().await;
-    let source = world.quiet_source().await;
-    let admin = admin(&world);
-    world.publish(keyed(1, "parked")).await;
-    settle(&source, &claim(&source, 1).await[0], failed(KeyPolicy::Park)).await;
-    for n in [2, 3] {
-        world.publish(event(&n.to_string())).await;
-        settle(&source, &claim(&source, 1).await[0], failed(KeyPolicy::GoOn)).await;
-    }
-    let discarded = admin.list(&ListFilter::new(Status::Failed)).await.unwrap()[1].id;
-    let discard = admin.discard(&FailedFilter::ids([discarded]), "").await.unwrap();
-    discard.run().await.unwrap();
-    world.publish_range(0..3000, |_| None).await;
-    assert_eq!(drain(&source).await.len(), 3000);
-    world.publish(event("4")).await;
-
-    let young = admin.pruner(Duration::from_secs(3600)).run_once().await.unwrap();
-    assert_eq!(young.events, 0);
-    let pruned = admin.pruner(Duration::ZERO).pages(7).run_once().await.unwrap();
-
-    assert_eq!(pruned.events, 3001);
-    assert_eq!(world.count("status = 'completed'").await, 0);
-    assert_eq!(world.count("status = 'failed'").await, 2);
-    let failed_too = admin
-        .pruner(Duration::ZERO)
-        .failed_too()
-        .run_once()
-        .await
-        .unwrap();
-    assert_eq!(failed_too.events, 1, "an event that parks a key stays");
-    assert_eq!(world.count("status = 'pending'").await, 1);
-}
-
-#[tokio::test]
-async fn the_background_pruner_keeps_at_it() {
-    let world = World::new().await;
-    let source = world.quiet_source().await;
-    let pruner = admin(&world)
-        .pruner(Duration::ZERO)
-        .every(Duration::from_millis(10));
-    let handle = pruner.spawn().unwrap();
-
-    for round in 0..3 {
-        world.publish_range(0..50, |_| None).await;
-        drain(&source).await;
-        world.until("status = 'completed'", 0).await;
-        assert_eq!(world.count("true").await, 0, "round {round}");
-    }
-    drop(handle);
 }

@@ -1,32 +1,12 @@
 //! What stands where, and for how long: the figures that operators go by.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
 use std::time::Duration;
 
-use outbox_core::{Claimed, EventType, KeyPolicy, OrderingKey, Outcome, Source, TenantId};
-use outbox_pg::admin::{Class, FailedFilter, ListFilter, PgAdmin, Status};
-use outbox_pg::{Names, PgSource};
-use support::{World, claim, event, outcome};
+use outbox_core::{KeyPolicy, OrderingKey, Outcome, TenantId};
+use outbox_pg::admin::{Class, FailedFilter, ListFilter, Status};
 
-fn admin(world: &World) -> PgAdmin {
-    PgAdmin::new(world.pool().clone(), &Names::default())
-}
-
-fn failed(key: KeyPolicy) -> Outcome {
-    Outcome::Failed {
-        error: "the card was refused".to_owned(),
-        done: Vec::new(),
-        key,
-    }
-}
-
-async fn settle(source: &PgSource, claimed: &Claimed, end: Outcome) {
-    let settled = source.settle(vec![outcome(claimed, end)]).await.unwrap();
-    assert!(settled.lost.is_empty());
-}
+use crate::support::{World, claim, event};
+use crate::{admin, counted, failed, keyed, settle};
 
 /// Adds an event that was published an hour ago, and says for how long one has been due.
 async fn due_for(world: &World, class: &str, due: &str, key: &str) -> f64 {
@@ -45,7 +25,6 @@ async fn due_for(world: &World, class: &str, due: &str, key: &str) -> f64 {
 async fn the_age_is_for_how_long_an_event_that_could_run_has_been_due() {
     let world = World::new().await;
     let admin = admin(&world);
-    let counted = EventType::new("Counted").unwrap();
     let key = OrderingKey::new("k").unwrap();
     let (soon, before) = (
         "clock_timestamp() + interval '1 hour'",
@@ -57,7 +36,7 @@ async fn the_age_is_for_how_long_an_event_that_could_run_has_been_due() {
     assert_eq!(due_for(&world, "waiting", soon, "NULL").await, 0.0);
     admin.pause_key(&TenantId::default(), &key, "").await.unwrap();
     assert_eq!(due_for(&world, "held", "NULL", "'k'").await, 0.0);
-    admin.pause_type(&counted, "").await.unwrap();
+    admin.pause_type(&counted(), "").await.unwrap();
     assert_eq!(due_for(&world, "barred", "NULL", "NULL").await, 0.0);
 
     // A retry or a schedule is late from its time on.
@@ -86,13 +65,8 @@ async fn the_age_is_for_how_long_an_event_that_could_run_has_been_due() {
 async fn a_redriven_event_is_late_from_its_redrive_on() {
     let world = World::new().await;
     let source = world.quiet_source().await;
-    for key in [None, Some("k")] {
-        let event = match key {
-            Some(key) => event("1").with_ordering_key(OrderingKey::new(key).unwrap()),
-            None => event("1"),
-        };
-        world.publish(event).await;
-    }
+    world.publish(event("1")).await;
+    world.publish(keyed(2, "k")).await;
     for claimed in claim(&source, 2).await {
         settle(&source, &claimed, failed(KeyPolicy::GoOn)).await;
     }
@@ -112,10 +86,9 @@ async fn status_and_gauges_equal_a_recount() {
     let world = World::new().await;
     let source = world.quiet_source().await;
     let admin = admin(&world);
-    let keyed = |n: &str| event(n).with_ordering_key(OrderingKey::new("k").unwrap());
-    world.publish(keyed("1")).await;
+    world.publish(keyed(1, "k")).await;
     settle(&source, &claim(&source, 1).await[0], failed(KeyPolicy::Park)).await;
-    world.publish(keyed("2")).await;
+    world.publish(keyed(2, "k")).await;
     world
         .publish(event("3").with_delay(Duration::from_secs(3600)))
         .await;

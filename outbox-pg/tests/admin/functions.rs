@@ -1,15 +1,12 @@
 //! The operators' functions, called by hand: what they refuse, and what they record.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
 use std::time::Duration;
 
-use outbox_pg::Names;
-use outbox_pg::admin::{FailedFilter, PgAdmin};
+use outbox_pg::admin::FailedFilter;
 use sqlx::{AssertSqlSafe, Row};
-use support::World;
+
+use crate::admin;
+use crate::support::World;
 
 /// What the server says against a statement: SQLSTATE and message.
 async fn refusal(world: &World, sql: &str) -> (String, String) {
@@ -77,7 +74,7 @@ async fn a_filter_that_is_not_understood_picks_nothing_and_leaves_no_action() {
 async fn an_empty_part_of_the_error_is_refused_and_said() {
     let world = World::new().await;
     world.run(FAILED).await;
-    let admin = PgAdmin::new(world.pool().clone(), &Names::default());
+    let admin = admin(&world);
     let empty = FailedFilter::all().with_error("");
 
     let refused = [
@@ -102,17 +99,13 @@ async fn a_pass_that_deletes_leaves_one_row_in_the_audit_and_an_empty_one_none()
              SELECT gen_random_uuid(), 'Counted', '1', 'completed', clock_timestamp() FROM generate_series(1, 1000)",
         )
         .await;
-    let admin = PgAdmin::new(world.pool().clone(), &Names::default()).acting_as("ada");
+    let admin = admin(&world);
     let audit = "SELECT count(*) FROM outbox.outbox_audit";
 
     let young = admin.pruner(Duration::from_secs(3600)).run_once().await.unwrap();
     assert_eq!((young.events, number(&world, audit).await), (0, 0));
-    let pruned = admin
-        .pruner(Duration::ZERO)
-        .pages(1)
-        .reason("full disk")
-        .run_once();
-    assert_eq!(pruned.await.unwrap().events, 1000);
+    let pruner = admin.pruner(Duration::ZERO).pages(1).reason("full disk");
+    assert_eq!(pruner.run_once().await.unwrap().events, 1000);
 
     let told = format!(
         "{audit} WHERE action = 'prune' AND events = 1000 AND actor = 'ada' AND reason = 'full disk' \
@@ -125,4 +118,30 @@ async fn a_pass_that_deletes_leaves_one_row_in_the_audit_and_an_empty_one_none()
     let sql = "SELECT FROM outbox.outbox_prune('0 s', true, 0, 100, p_audit => 99)";
     assert_eq!(refusal(&world, sql).await.0, "42704");
     assert_eq!(world.count("status = 'failed'").await, 1);
+}
+
+#[tokio::test]
+async fn what_the_docs_tell_to_type_works() {
+    let world = World::new().await;
+    world.run(FAILED).await;
+    let docs = include_str!("../../../docs/operations.md");
+    let (_, section) = docs.split_once("## By psql").unwrap();
+    let (_, block) = section.split_once("```sql\n").unwrap();
+    let (block, _) = block.split_once("```").unwrap();
+    let plain = |line: &str| line.split("--").next().unwrap_or_default().trim().to_owned();
+    let typed: Vec<String> = block.lines().map(plain).filter(|line| !line.is_empty()).collect();
+    assert!(typed.len() > 8, "{typed:?}");
+
+    for line in typed {
+        // Its number there, and what psql repeats.
+        let begun = "(SELECT max(number) FROM outbox.outbox_audit WHERE finished_at IS NULL)";
+        let line = line
+            .replace("act(17", &format!("act({begun}"))
+            .replace("\\watch 0.1", "");
+        world.run(&line).await;
+    }
+
+    let told = "SELECT string_agg(action, ' ' ORDER BY number) FROM outbox.outbox_audit";
+    let told: String = sqlx::query_scalar(told).fetch_one(world.pool()).await.unwrap();
+    assert_eq!(told, "pause resume pause redrive reopen");
 }

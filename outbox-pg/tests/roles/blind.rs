@@ -1,26 +1,15 @@
 //! Tenants that are isolated under those who are at work: nobody goes on as if there were nothing.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "a test fails by panicking"
-)]
-
-#[path = "support/cast.rs"]
-#[expect(dead_code, reason = "each test binary uses its part")]
-mod cast;
-
 use std::error::Error;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use cast::Cast;
-use outbox_core::{
-    ClaimRequest, Delivered, Delivery, Dispatcher, EventType, Failure, NewEvent, Payload, Relay, Source,
-    SourceErrorKind,
-};
+use outbox_core::{ClaimRequest, Delivered, Delivery, Dispatcher, Failure, Relay, Source, SourceErrorKind};
+
+use crate::cast::Cast;
+use crate::{DENIED, event};
 
 struct Accepting;
 
@@ -29,10 +18,6 @@ impl Dispatcher for Accepting {
     async fn dispatch(&self, _: &Delivery) -> Result<Delivered, Failure> {
         Ok(Delivered::Handled)
     }
-}
-
-fn event() -> NewEvent {
-    NewEvent::raw(EventType::new("Counted").unwrap(), Payload::from_json("1"))
 }
 
 async fn within_a_minute(what: &str, happened: impl AsyncFn() -> bool) {
@@ -53,14 +38,14 @@ async fn a_relay_that_becomes_blind_is_not_healthy_until_it_sees_again() {
         .unwrap();
     let health = relay.health();
     let relay = relay.spawn();
-    cast.publish("", event()).await.unwrap();
+    cast.publish("", event("1")).await.unwrap();
     within_a_minute("delivered", async || {
         cast.count("status = 'completed'").await == 1
     })
     .await;
 
     cast.isolate_tenants().await;
-    cast.publish("a", event()).await.unwrap();
+    cast.publish("a", event("1")).await.unwrap();
     within_a_minute("noticed", async || {
         health.consecutive_poll_errors() > 0 && !health.is_healthy(3)
     })
@@ -133,7 +118,7 @@ async fn the_functions_of_operators_refuse_to_work_on_a_part_of_the_events() {
     for call in OPERATING {
         for tenant in ["", "SET app.current_tenant = 'a'; "] {
             let blind = cast.run("owner", &format!("{tenant}{call}")).await;
-            assert_eq!(blind, Err("42501".to_owned()), "{call}");
+            assert_eq!(blind, Err(DENIED.to_owned()), "{call}");
         }
         let seeing = cast.run("relay", call).await;
         assert_eq!(seeing, Ok(()), "{call}");
