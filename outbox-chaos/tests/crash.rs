@@ -6,89 +6,24 @@
     reason = "a test that cannot go on has to panic"
 )]
 
+mod support;
+
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use outbox::{Names, NewEvent, PgPublisher, migrate};
+use outbox::{Names, NewEvent, PgPublisher};
 use outbox_chaos::child::Child;
-use outbox_chaos::history::{Ending, History, Record, What, read};
+use outbox_chaos::history::{Ending, Record, What, read};
 use outbox_chaos::reckoning::{judge, until_drained};
-use outbox_chaos::{Act, Keys, PublisherConfig, RelayConfig, Scripted};
-use outbox_dev::TestDatabase;
-use sqlx::PgConnection;
-use tempfile::TempDir;
+use outbox_chaos::{Act, Scripted};
+use support::{World, publisher};
 use uuid::Uuid;
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_outbox-chaos");
 const LEASE: Duration = Duration::from_secs(2);
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 
-struct World {
-    database: TestDatabase,
-    folder: TempDir,
-    run: History,
-}
-
 impl World {
-    async fn new() -> Self {
-        let database = TestDatabase::create().await.expect("a database for the test");
-        migrate(&mut database.pool().acquire().await.unwrap(), &Names::default())
-            .await
-            .unwrap();
-        let folder = tempfile::tempdir().unwrap();
-        let run = History::open(folder.path(), "run").unwrap();
-        Self {
-            database,
-            folder,
-            run,
-        }
-    }
-
-    async fn connection(&self) -> PgConnection {
-        self.database.pool().acquire().await.unwrap().detach()
-    }
-
-    fn relay(&self, name: &str, lease: Duration, max_lost: u32) -> Child {
-        let config = RelayConfig {
-            name: name.to_owned(),
-            url: self.database.url().to_owned(),
-            folder: self.folder.path().to_owned(),
-            lease_ms: lease.as_millis() as u64,
-            concurrency: 20,
-            max_lost,
-        };
-        Child::start(PROGRAM, "relay", &config).unwrap()
-    }
-
-    fn publisher(&self, name: &str, transactions: u64) -> Child {
-        let config = PublisherConfig {
-            name: name.to_owned(),
-            url: self.database.url().to_owned(),
-            folder: self.folder.path().to_owned(),
-            seed: fastrand::u64(..),
-            transactions,
-            pause_ms: 15,
-            rejects: false,
-            keys: Keys::Some,
-        };
-        eprintln!("{config:?}");
-        Child::start(PROGRAM, "publisher", &config).unwrap()
-    }
-
-    fn kill(&self, name: &str, relay: Child) {
-        let victim = name.to_owned();
-        // Written down first: the kernel takes its time.
-        self.run
-            .write(What::Faulted {
-                victim: victim.clone(),
-                fault: "SIGKILL".to_owned(),
-            })
-            .unwrap();
-        relay.kill().unwrap();
-        self.run.write(What::Healed { victim }).unwrap();
-    }
-
     /// Publishes events with these scripts, and returns their ids.
     async fn publish(&self, acts: &[Act]) -> Vec<Uuid> {
         let events: Vec<NewEvent> = (0..)
@@ -167,7 +102,7 @@ async fn relays_that_are_killed_in_a_loop_lose_nothing_and_invent_nothing() {
         fresh(&mut relays);
     }
     let mut publishers: Vec<Child> = (1..=4)
-        .map(|n| world.publisher(&format!("publisher-{n}"), 250))
+        .map(|n| publisher(&world.publisher_config(&format!("publisher-{n}"), 250)))
         .collect();
 
     let deadline = Instant::now() + Duration::from_secs(120);

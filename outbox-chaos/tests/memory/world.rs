@@ -1,6 +1,4 @@
-//! The source in memory under random operations, judged by the same checker, and shrunk when something does not hold.
-
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has to panic")]
+//! The source in memory, the relays that work on it, and the history of what they did.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -10,79 +8,13 @@ use outbox::{
     ClaimRequest, Claimed, Envelope, EventId, EventType, KeyPolicy, OrderingKey, Outcome, Payload,
     Settlement, Source, TenantId,
 };
-use outbox_chaos::history::{Ending, Policy, Record, Violation, What, check};
-use proptest::prelude::*;
-use proptest::test_runner::TestRunner;
+use outbox_chaos::history::{Ending, Policy, Record, What};
 use tokio::time::Instant;
+
+use crate::op::{End, Op, RELAYS};
 
 const LEASE: Duration = Duration::from_millis(400);
 const TYPES: [(&str, Policy); 3] = [("A", Policy::GoOn), ("B", Policy::Stop), ("C", Policy::Park)];
-const RELAYS: usize = 3;
-
-/// How a relay ends the next event of a run.
-#[derive(Debug, Clone, Copy)]
-enum End {
-    Complete,
-    Retry(u16),
-    Fail,
-    Release(u16),
-}
-
-#[derive(Debug, Clone)]
-enum Op {
-    Publish {
-        key: Option<u8>,
-        kind: usize,
-        delay: u16,
-    },
-    /// Claims; the type of that number is paused.
-    Claim {
-        relay: usize,
-        events: u32,
-        paused: Option<usize>,
-    },
-    Handle {
-        relay: usize,
-        run: usize,
-        end: End,
-    },
-    /// The relay is gone with what it holds: after it has handled one more event, which nobody hears of, or at once.
-    Crash {
-        relay: usize,
-        handled: bool,
-    },
-    Wait(u16),
-    Redrive(usize),
-    Discard(usize),
-    Resume(u8),
-}
-
-fn op() -> impl Strategy<Value = Op> {
-    let end = prop_oneof![
-        4 => Just(End::Complete),
-        2 => (0_u16..300).prop_map(End::Retry),
-        2 => Just(End::Fail),
-        1 => (0_u16..100).prop_map(End::Release),
-    ];
-    let delay = prop_oneof![4 => Just(0_u16), 1 => 1_u16..500];
-    let relay = 0..RELAYS;
-    prop_oneof![
-        6 => (proptest::option::weighted(0.9, 0_u8..3), 0_usize..3, delay)
-            .prop_map(|(key, kind, delay)| Op::Publish { key, kind, delay }),
-        5 => (relay.clone(), 1_u32..8, proptest::option::weighted(0.2, 0_usize..3))
-            .prop_map(|(relay, events, paused)| Op::Claim { relay, events, paused }),
-        10 => (relay.clone(), 0_usize..4, end).prop_map(|(relay, run, end)| Op::Handle { relay, run, end }),
-        1 => (relay, any::<bool>()).prop_map(|(relay, handled)| Op::Crash { relay, handled }),
-        2 => (1_u16..600).prop_map(Op::Wait),
-        2 => (0_usize..8).prop_map(Op::Redrive),
-        1 => (0_usize..8).prop_map(Op::Discard),
-        1 => (0_u8..3).prop_map(Op::Resume),
-    ]
-}
-
-fn ops() -> impl Strategy<Value = Vec<Op>> {
-    proptest::collection::vec(op(), 1..120)
-}
 
 /// Events of one key from one claim, to be handled in order before the lease ends.
 struct Run {
@@ -98,7 +30,7 @@ struct Published {
     discarded: bool,
 }
 
-struct World {
+pub(crate) struct World {
     source: MemorySource,
     began: Instant,
     records: Vec<Record>,
@@ -115,7 +47,7 @@ fn key_of(key: u8) -> OrderingKey {
 }
 
 impl World {
-    fn new(backwards: bool) -> Self {
+    pub(crate) fn new(backwards: bool) -> Self {
         Self {
             source: MemorySource::new(),
             began: Instant::now(),
@@ -141,7 +73,7 @@ impl World {
         });
     }
 
-    async fn act(&mut self, op: Op) {
+    pub(crate) async fn act(&mut self, op: Op) {
         match op {
             Op::Publish { key, kind, delay } => self.publish(key, kind, delay).await,
             Op::Claim {
@@ -307,7 +239,7 @@ impl World {
     }
 
     /// No more faults: everything that is not given up has to be completed.
-    async fn settle_all(&mut self) {
+    pub(crate) async fn settle_all(&mut self) {
         for relay in 0..RELAYS {
             self.crash(relay, false).await;
         }
@@ -330,7 +262,7 @@ impl World {
     }
 
     /// What the source says at the end is what the history has to fit.
-    fn history(mut self) -> Vec<Record> {
+    pub(crate) fn history(mut self) -> Vec<Record> {
         let mut intended = Vec::new();
         for (n, one) in self.published.iter().enumerate() {
             let status = match self.source.status(one.id).unwrap() {
@@ -418,41 +350,4 @@ fn judge(end: End, policy: Policy) -> (Ending, Outcome, bool) {
             )
         }
     }
-}
-
-fn violations(ops: Vec<Op>, backwards: bool) -> Vec<Violation> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build();
-    runtime.unwrap().block_on(async {
-        let mut world = World::new(backwards);
-        for op in ops {
-            world.act(op).await;
-        }
-        world.settle_all().await;
-        check(&world.history()).violations
-    })
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
-
-    #[test]
-    fn whatever_is_done_to_it_the_source_in_memory_keeps_the_rules(ops in ops()) {
-        prop_assert_eq!(violations(ops, false), []);
-    }
-}
-
-#[test]
-fn a_relay_that_handles_its_runs_backwards_is_caught_and_the_case_is_small() {
-    let caught = TestRunner::deterministic().run(&ops(), |ops| {
-        prop_assert_eq!(violations(ops, true), []);
-        Ok(())
-    });
-    let Err(proptest::test_runner::TestError::Fail(_, smallest)) = caught else {
-        panic!("not caught: the test beside it shows nothing");
-    };
-    // Two events of a key, one claim, and a handler.
-    assert!(smallest.len() <= 6, "{smallest:?}");
 }
