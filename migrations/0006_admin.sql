@@ -83,6 +83,10 @@ DECLARE
 BEGIN
     PERFORM "outbox"."outbox_require_read_committed"();
     PERFORM "outbox"."outbox_require_sight"();
+    IF p_scope IS NULL OR p_scope NOT IN ('type', 'key') THEN
+        RAISE EXCEPTION 'what is resumed is a type or a key, not a "%"', left(p_scope, 40)
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
     PERFORM pg_advisory_xact_lock("outbox"."outbox_lock_number"(1));
     IF p_scope = 'key' THEN
         PERFORM "outbox"."outbox_hold_keys"(ARRAY["outbox"."outbox_key"(v_tenant, p_name)]);

@@ -66,6 +66,13 @@ async fn a_filter_that_is_not_understood_picks_nothing_and_leaves_no_action() {
         ("22023", true),
         "{message}"
     );
+    // Pausing refuses it too, by the table's own constraint.
+    let (code, message) = refusal(&world, "SELECT outbox.outbox_resume('typ', '', 'Counted')").await;
+    assert_eq!(
+        (code.as_str(), message.contains("\"typ\"")),
+        ("22023", true),
+        "{message}"
+    );
     let audit = "SELECT count(*) FROM outbox.outbox_audit";
     assert_eq!(number(&world, audit).await, 0);
 }
