@@ -172,17 +172,25 @@ async fn a_run_that_hangs_gives_back_all_its_places() {
 /// The relay's loop would be woken on the thread that is about to be blocked, where nobody else can run it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_handler_that_blocks_right_after_another_has_ended_does_not_block_the_relay() {
-    let source = source();
-    let (open, gate) = Gate::new();
-    let dispatcher = blocking(&gate).on("Slow", |_| async {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-        Ok(())
-    });
-    source.publish_envelope(keyed("Slow", "k"));
-    source.publish_envelope(keyed("Blocks", "k"));
-    let relay = relay(&source, Arc::new(dispatcher), 10).build().unwrap().spawn();
+    for before in ["Waits", "Computes"] {
+        let source = source();
+        let (open, gate) = Gate::new();
+        let short = Duration::from_millis(20);
+        let dispatcher = blocking(&gate)
+            .on("Waits", move |_| async move {
+                tokio::time::sleep(short).await;
+                Ok(())
+            })
+            .on("Computes", move |_| async move {
+                std::thread::sleep(short);
+                Ok(())
+            });
+        source.publish_envelope(keyed(before, "k"));
+        source.publish_envelope(keyed("Blocks", "k"));
+        let relay = relay(&source, Arc::new(dispatcher), 10).build().unwrap().spawn();
 
-    until("both are delivered", || source.counts().completed == 2).await;
-    relay.shutdown().await.unwrap();
-    drop(open);
+        until("both are delivered", || source.counts().completed == 2).await;
+        relay.shutdown().await.unwrap();
+        drop(open);
+    }
 }
