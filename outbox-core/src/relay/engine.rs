@@ -173,7 +173,8 @@ impl Engine {
         if crowded || self.settling.len() > backlog {
             return; // The next finished or recorded event leads back here.
         }
-        let Some(events) = self.pace.ask(self.held.len(), self.behind, now) else {
+        let waiting = self.behind + self.types.waiting();
+        let Some(events) = self.pace.ask(self.held.len(), waiting, now) else {
             return;
         };
         let request = ClaimRequest::new(events, self.settings.lease)

@@ -15,7 +15,7 @@
 //! # State
 //! An event is *held* from its claim until its delivery has ended, then *unrecorded* until the source has taken its
 //! outcome. Memory is bounded by what is held: `concurrency` events, as many as were delivered within the last moment, and
-//! what waits behind another of its key; together no more than `concurrency` and twice the `batch_size`.
+//! what waits behind another of its key or for a place in its type; together no more than `concurrency` and twice the `batch_size`.
 //!
 //! # Time
 //! Only the monotonic clock is read. Leases are believed in from before their request, less a margin.

@@ -49,16 +49,17 @@ impl Pace {
         self.window_start = now;
     }
 
-    /// How many events to ask for while so many are held, or `None` while that is not worth a claim. `behind` of them
-    /// wait behind another event of their key: they take memory but no place, or one key could keep all others waiting.
+    /// How many events to ask for while so many are held, or `None` while that is not worth a claim. So many of them are
+    /// `waiting` behind another event of their key, or for a place in their type: they take memory but no place here, or
+    /// one key or type could keep all others waiting.
     ///
     /// Beyond the places for deliveries, only as much is claimed ahead as was delivered within the last moment: slow
     /// deliveries do not hoard events that another relay could take.
-    pub(super) fn ask(&mut self, held: usize, behind: usize, now: Instant) -> Option<NonZeroU32> {
+    pub(super) fn ask(&mut self, held: usize, waiting: usize, now: Instant) -> Option<NonZeroU32> {
         self.roll(now);
         let recent = self.current.max(self.previous);
         let ahead_max = u64::from(self.batch) * 2;
-        let at_work = held.saturating_sub(behind) as u64;
+        let at_work = held.saturating_sub(waiting) as u64;
         let places = (self.concurrency + recent.min(ahead_max)).saturating_sub(at_work);
         let memory = (self.concurrency + ahead_max).saturating_sub(held as u64);
         let room = places.min(memory);

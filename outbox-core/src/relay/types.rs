@@ -199,6 +199,12 @@ impl Types {
         self.watch(&rules.event_type);
     }
 
+    /// How much work waits for a place in its type.
+    pub(super) fn waiting(&self) -> usize {
+        let states = self.watched.iter().filter_map(|name| self.known.get(name));
+        states.map(|state| state.waiting.len()).sum()
+    }
+
     /// Types of which nothing should be claimed now.
     pub(super) fn excluded(&mut self, now: Instant) -> Vec<EventType> {
         let known = &self.known;

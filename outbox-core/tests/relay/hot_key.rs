@@ -1,4 +1,5 @@
-//! Many events of one ordering key: they are at work one at a time, and must not keep the others waiting.
+//! Many events of one ordering key, or of a type with a limit of its own: few are at work at a time, and they must not
+//! keep the others waiting.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -8,7 +9,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use outbox_core::memory::MemorySource;
 use outbox_core::{
-    ClaimRequest, ClaimToken, Claimed, Listening, Relay, Settled, Settlement, Source, SourceError, Wakeup,
+    ClaimRequest, ClaimToken, Claimed, Envelope, Listening, Policy, Relay, Settled, Settlement, Source,
+    SourceError, Wakeup,
 };
 
 use crate::world::{Scripted, event, keyed, source, until};
@@ -49,13 +51,23 @@ impl Source for Counting {
 
 #[tokio::test(start_paused = true)]
 async fn others_are_delivered_while_the_first_of_a_hot_key_is_at_work() {
+    others_are_delivered_beside(|| keyed("Slow", "hot"), Policy::default()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn others_are_delivered_while_a_limited_type_is_at_work() {
+    let policy = Policy::default().with_concurrency(number(1));
+    others_are_delivered_beside(|| event("Slow"), policy).await;
+}
+
+async fn others_are_delivered_beside(slow: impl Fn() -> Envelope, policy: Policy) {
     let source = source();
-    let dispatcher = Scripted::default().on("Slow", |_| async {
+    let dispatcher = Scripted::default().policy("Slow", policy).on("Slow", |_| async {
         tokio::time::sleep(Duration::from_secs(15)).await;
         Ok(())
     });
     for _ in 0..3_000 {
-        source.publish_envelope(keyed("Slow", "hot"));
+        source.publish_envelope(slow());
     }
     for other in 0..30 {
         source.publish_envelope(keyed("Plain", &format!("k{other}")));
