@@ -7,28 +7,21 @@ mod support;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use outbox_core::{Delivered, Delivery, Dispatcher, FailureKind, RunResult};
+use outbox_core::{Delivered, Dispatcher, FailureKind, RunResult};
 use outbox_dev::{DevKafka, KafkaOptions, KafkaStop};
 use outbox_kafka::{
     CloudEvents, DispatcherOptions, Format, IncomingRecord, KafkaDispatcher, KafkaSettings, RecordMapping,
     RecordReader, TopicName, TopicRule,
 };
 use rdkafka::message::{Headers, Message};
-use support::cluster::{alter_topic, create_topic, delete_topic, log, records, unique};
+use support::cluster::{alter_topic, create_topic, delete_topic, log, records, shared, unique};
+use support::deliver::{delivery, until_delivered};
 use support::event::{Id, envelope, envelope_of_size, events, id};
 use support::relay::{Pace, relay};
 use support::table::Table;
-use support::verdict::judge;
-use tokio::sync::OnceCell;
+use support::until;
+use support::verdict::{assert_delivered, judge};
 use tokio::time::Instant;
-
-/// One broker for the tests that do it no harm.
-async fn shared() -> &'static DevKafka {
-    static BROKER: OnceCell<DevKafka> = OnceCell::const_new();
-    BROKER
-        .get_or_init(|| async { DevKafka::start().await.unwrap() })
-        .await
-}
 
 fn mapping(topic: &str) -> RecordMapping {
     RecordMapping::new(TopicRule::fixed(TopicName::new(topic).unwrap()))
@@ -40,10 +33,6 @@ fn options() -> DispatcherOptions {
 
 fn dispatcher(bootstrap: &str, topic: &str) -> KafkaDispatcher {
     KafkaDispatcher::new(&KafkaSettings::new(bootstrap), mapping(topic), options()).unwrap()
-}
-
-fn delivery(envelope: Arc<outbox_core::Envelope>) -> Delivery {
-    Delivery::new(envelope, Instant::now() + Duration::from_secs(30))
 }
 
 fn kinds(results: &RunResult) -> Vec<Result<Delivered, FailureKind>> {
@@ -199,14 +188,6 @@ async fn a_topic_deleted_under_way_is_that_topics_trouble() {
     assert_eq!(flat(log(bootstrap, &topic).await), [id(1, 1)]);
 }
 
-async fn until_delivered(dispatcher: &KafkaDispatcher, id: Id) {
-    let patience = Instant::now() + Duration::from_secs(60);
-    while let Err(failure) = dispatcher.dispatch(&delivery(envelope(id))).await {
-        assert!(Instant::now() < patience, "{failure:?}");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn too_few_replicas_at_a_producers_first_record_lose_nothing() {
     let bootstrap = shared().await.bootstrap();
@@ -227,12 +208,7 @@ async fn too_few_replicas_at_a_producers_first_record_lose_nothing() {
 
     tokio::join!(relay, cure);
 
-    let completed = {
-        let table = table.lock().unwrap();
-        assert!(table.is_finished() && table.dead().is_empty() && table.attempts() == 0);
-        table.completed()
-    };
-    judge(&log(bootstrap, &topic).await, &completed).assert_sound("too few replicas");
+    assert_delivered("too few replicas", (bootstrap, &topic), &table, 500).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -305,22 +281,8 @@ async fn ten_thousand_events_keep_their_order_while_the_broker_is_killed_and_res
     }
     relay.await.unwrap();
 
-    let (completed, dead, attempts) = {
-        let table = table.lock().unwrap();
-        (table.completed(), table.dead(), table.attempts())
-    };
-    let verdict = judge(&log(broker.bootstrap(), &topic).await, &completed);
-    println!("{verdict:?}");
-    verdict.assert_sound("kills and restarts");
-    assert_eq!((completed.len(), dead.len(), attempts), (10_000, 0, 0));
-}
-
-async fn until(mut reached: impl FnMut() -> bool) {
-    let patience = Instant::now() + Duration::from_secs(120);
-    while !reached() {
-        assert!(Instant::now() < patience, "it never came to that");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    let place = (broker.bootstrap(), topic.as_str());
+    assert_delivered("kills and restarts", place, &table, 10_000).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

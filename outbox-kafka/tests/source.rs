@@ -8,35 +8,15 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use outbox_core::{
-    Claimed, Context, HandlerError, KeyPolicy, Outcome, Relay, RetryPolicy, Settlement, Source,
-};
+use outbox_core::{Claimed, Context, HandlerError, KeyPolicy, Outcome, Source};
 use outbox_dev::{DevKafka, KafkaStop};
 use outbox_inproc::Registry;
-use outbox_kafka::{KafkaSource, SourceOptions};
+use outbox_kafka::SourceOptions;
 use rdkafka::message::{Header, Headers, Message, OwnedHeaders};
 use support::cluster::records;
-use support::event::{Id, envelope, events, id};
-use support::group::{Group, claim_in_all, request};
-use tokio::sync::OnceCell;
-use tokio::time::Instant;
-
-async fn group(partitions: i32) -> Group {
-    static BROKER: OnceCell<DevKafka> = OnceCell::const_new();
-    let broker = BROKER
-        .get_or_init(|| async { DevKafka::start().await.unwrap() })
-        .await;
-    Group::new(broker.bootstrap(), partitions).await
-}
-
-fn settlement(claimed: &Claimed, outcome: Outcome) -> Settlement {
-    Settlement {
-        token: claimed.token,
-        position: claimed.position,
-        id: claimed.id,
-        outcome,
-    }
-}
+use support::event::{Counted, Id, envelope, events, id};
+use support::group::{Group, claim_in_all, completed, handling, request, settlement};
+use support::until;
 
 fn offsets(claimed: &[Claimed]) -> Vec<i64> {
     let mut offsets: Vec<_> = claimed.iter().map(|claimed| claimed.position.0).collect();
@@ -46,19 +26,14 @@ fn offsets(claimed: &[Claimed]) -> Vec<i64> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_the_contiguous_finished_prefix_is_committed() {
-    let group = group(1).await;
+    let group = Group::shared(1).await;
     for n in 0..7 {
         group.publish(envelope(id(n, 0))).await;
     }
     let first = group.source();
     let claimed = claim_in_all(&first, 7).await;
     let done = claimed.iter().filter(|claimed| claimed.position.0 != 4);
-    let settled = first
-        .settle(
-            done.map(|claimed| settlement(claimed, Outcome::Completed))
-                .collect(),
-        )
-        .await;
+    let settled = first.settle(done.map(completed).collect()).await;
     assert!(settled.unwrap().lost.is_empty());
     first.close().await;
 
@@ -87,7 +62,7 @@ async fn a_source_made_while_there_is_no_broker_begins_when_there_is_one() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_lag_is_what_is_not_finished() {
-    let group = group(2).await;
+    let group = Group::shared(2).await;
     for n in 0..10 {
         group.publish(envelope(id(n, 0))).await;
     }
@@ -96,10 +71,7 @@ async fn the_lag_is_what_is_not_finished() {
     let lag = || source.lags().iter().map(|lag| lag.records).sum::<u64>();
     until(|| lag() == 10).await;
 
-    let settlements = claimed
-        .iter()
-        .map(|claimed| settlement(claimed, Outcome::Completed));
-    let settled = source.settle(settlements.collect()).await;
+    let settled = source.settle(claimed.iter().map(completed).collect()).await;
 
     assert!(settled.unwrap().lost.is_empty());
     until(|| lag() == 0).await;
@@ -108,7 +80,7 @@ async fn the_lag_is_what_is_not_finished() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_taken_over_by_another_can_neither_be_settled_nor_committed() {
-    let group = group(2).await;
+    let group = Group::shared(2).await;
     for n in 0..20 {
         group.publish(envelope(id(n, 0))).await;
     }
@@ -119,10 +91,7 @@ async fn what_was_taken_over_by_another_can_neither_be_settled_nor_committed() {
     let taken_over = claim_in_all(&second, 1).await;
     until(|| claimed.iter().any(|claimed| claimed.lost.is_cancelled())).await;
 
-    let all = claimed
-        .iter()
-        .map(|claimed| settlement(claimed, Outcome::Completed))
-        .collect();
+    let all = claimed.iter().map(completed).collect();
     let lost = first.settle(all).await.unwrap().lost;
     let lost_too = claimed.iter().filter(|claimed| claimed.lost.is_cancelled());
     assert_eq!(lost.len(), lost_too.count());
@@ -145,7 +114,7 @@ async fn what_was_taken_over_by_another_can_neither_be_settled_nor_committed() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_letter_has_its_coordinates_and_its_reason() {
-    let group = group(1).await;
+    let group = Group::shared(1).await;
     group.publish(envelope(id(1, 0))).await;
     let source = group.source();
     let claimed = claim_in_all(&source, 1).await;
@@ -193,16 +162,6 @@ async fn dead_letters(group: &Group) -> Vec<BTreeMap<String, String>> {
         .collect()
 }
 
-#[derive(serde::Serialize, serde::Deserialize)]
-struct Counted {
-    #[serde(flatten)]
-    id: Id,
-}
-
-impl outbox_core::Event for Counted {
-    const EVENT_TYPE: &'static str = "Counted";
-}
-
 /// What handlers have seen, in order.
 #[derive(Clone, Default)]
 struct Seen(Arc<Mutex<Vec<Id>>>);
@@ -225,24 +184,6 @@ async fn see(event: Counted, context: Context) -> Result<(), HandlerError> {
     Ok(())
 }
 
-fn relay(source: &Arc<KafkaSource>, registry: Registry) -> outbox_core::RelayHandle {
-    let dispatcher = Arc::new(registry.build().unwrap());
-    let retry = RetryPolicy::fixed(3.try_into().unwrap(), Duration::from_millis(50));
-    Relay::builder(source.clone(), dispatcher)
-        .retry(retry)
-        .build()
-        .unwrap()
-        .spawn()
-}
-
-async fn until(mut reached: impl FnMut() -> bool) {
-    let patience = Instant::now() + Duration::from_secs(90);
-    while !reached() {
-        assert!(Instant::now() < patience, "it never came to that");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
-
 const SOME_ID: Option<&[u8]> = Some(b"0198c0de-0000-7000-8000-000000000001");
 
 fn headers(pairs: &[(&str, Option<&[u8]>)]) -> OwnedHeaders {
@@ -257,7 +198,7 @@ fn headers(pairs: &[(&str, Option<&[u8]>)]) -> OwnedHeaders {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bad_records_are_dead_letters_and_the_partition_goes_on() {
-    let group = group(1).await;
+    let group = Group::shared(1).await;
     let json: Option<&[u8]> = Some(b"{}");
     let good = || headers(&[("outbox-id", SOME_ID), ("outbox-event-type", Some(b"Counted"))]);
     let unknown = headers(&[("outbox-id", SOME_ID), ("outbox-event-type", Some(b"Unknown"))]);
@@ -280,7 +221,7 @@ async fn bad_records_are_dead_letters_and_the_partition_goes_on() {
     group.publish(envelope(id(2, 0))).await;
 
     let (source, seen) = (group.source(), Seen::default());
-    let relay = relay(&source, Registry::new().on("see", see).state(seen.clone()));
+    let relay = handling(&source, Registry::new().on("see", see).state(seen.clone()));
     until(|| seen.distinct() == 2 && source.totals().dead_letters == 6).await;
     relay.shutdown().await.unwrap();
     source.close().await;
@@ -307,7 +248,7 @@ async fn bad_records_are_dead_letters_and_the_partition_goes_on() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_handler_slower_than_the_poll_interval_neither_leaves_the_group_nor_stalls_it() {
-    let group = group(1).await;
+    let group = Group::shared(1).await;
     for n in 0..3 {
         group.publish(envelope(id(1, n))).await;
     }
@@ -318,7 +259,7 @@ async fn a_handler_slower_than_the_poll_interval_neither_leaves_the_group_nor_st
         tokio::time::sleep(Duration::from_secs(if event.id.n == 0 { 9 } else { 0 })).await;
         see(event, context).await
     };
-    let relay = relay(&source, Registry::new().on("slow", slow).state(seen.clone()));
+    let relay = handling(&source, Registry::new().on("slow", slow).state(seen.clone()));
 
     until(|| seen.distinct() == 3).await;
     relay.shutdown().await.unwrap();
@@ -333,7 +274,7 @@ async fn a_handler_slower_than_the_poll_interval_neither_leaves_the_group_nor_st
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn small_buffers_pause_and_resume_and_lose_nothing() {
-    let group = group(3).await;
+    let group = Group::shared(3).await;
     let all = events(600, 20);
     for id in &all {
         group.publish(envelope(*id)).await;
@@ -342,7 +283,7 @@ async fn small_buffers_pause_and_resume_and_lose_nothing() {
         .with_buffered_events_max(20)
         .with_window_max(50);
     let (source, seen) = (group.source_with(&group.settings(), options), Seen::default());
-    let relay = relay(&source, Registry::new().on("see", see).state(seen.clone()));
+    let relay = handling(&source, Registry::new().on("see", see).state(seen.clone()));
 
     until(|| seen.distinct() == all.len()).await;
     relay.shutdown().await.unwrap();
@@ -362,7 +303,7 @@ async fn small_buffers_pause_and_resume_and_lose_nothing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn members_that_come_and_go_skip_no_record_and_keep_the_order_of_first_deliveries() {
-    let group = group(4).await;
+    let group = Group::shared(4).await;
     let (seen, all) = (Seen::default(), events(800, 16));
     let slowly = async |event: Counted, context: Context| {
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -370,7 +311,7 @@ async fn members_that_come_and_go_skip_no_record_and_keep_the_order_of_first_del
     };
     let registry = || Registry::new().on("slowly", slowly).state(seen.clone());
     let stays = group.source();
-    let running = relay(&stays, registry());
+    let running = handling(&stays, registry());
     let publishing = async {
         for id in &all {
             group.publish(envelope(*id)).await;
@@ -379,7 +320,7 @@ async fn members_that_come_and_go_skip_no_record_and_keep_the_order_of_first_del
     let churn = async {
         for _ in 0..3 {
             let guest = group.source();
-            let relay = relay(&guest, registry());
+            let relay = handling(&guest, registry());
             tokio::time::sleep(Duration::from_secs(2)).await;
             relay.shutdown().await.unwrap();
             guest.close().await;

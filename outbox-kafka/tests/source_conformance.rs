@@ -11,11 +11,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use outbox_core::conformance::{Counts, Harness};
 use outbox_core::{Envelope, EventId, Source};
-use outbox_dev::DevKafka;
 use outbox_kafka::KafkaSource;
 use rdkafka::message::{Header, OwnedHeaders};
 use support::group::Group;
-use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 struct OnKafka {
@@ -40,11 +38,7 @@ impl OnKafka {
     }
 
     async fn new() -> Self {
-        static BROKER: OnceCell<DevKafka> = OnceCell::const_new();
-        let broker = BROKER
-            .get_or_init(|| async { DevKafka::start().await.unwrap() })
-            .await;
-        let group = Group::new(broker.bootstrap(), 1).await;
+        let group = Group::shared(1).await;
         Self {
             source: group.source(),
             group,

@@ -7,62 +7,18 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_core::{
-    Claimed, Context, HandlerError, Outcome, Relay, RelayHandle, RetryPolicy, Settlement, Source,
-};
-use outbox_dev::DevKafka;
+use outbox_core::{Context, HandlerError, RelayHandle, Source};
 use outbox_inproc::Registry;
 use outbox_kafka::{DeadLetters, KafkaSource, SourceOptions, TopicName};
 use rdkafka::message::{Headers, Message, OwnedHeaders};
 use support::cluster::{create_topic, records, unique};
-use support::event::{envelope, id};
-use support::group::{Group, claim_in_all};
-use tokio::sync::OnceCell;
-use tokio::time::Instant;
+use support::event::{Counted, envelope, id};
+use support::group::{Group, claim_in_all, completed, handling};
+use support::until;
 
-#[derive(serde::Serialize, serde::Deserialize)]
-struct Counted {}
-
-impl outbox_core::Event for Counted {
-    const EVENT_TYPE: &'static str = "Counted";
-}
-
-async fn group(partitions: i32) -> Group {
-    static BROKER: OnceCell<DevKafka> = OnceCell::const_new();
-    let broker = BROKER
-        .get_or_init(|| async { DevKafka::start().await.unwrap() })
-        .await;
-    Group::new(broker.bootstrap(), partitions).await
-}
-
-fn relay(source: &Arc<KafkaSource>) -> RelayHandle {
+fn handled(source: &Arc<KafkaSource>) -> RelayHandle {
     let handler = async |_: Counted, _: Context| Ok::<_, HandlerError>(());
-    let dispatcher = Arc::new(Registry::new().on("see", handler).build().unwrap());
-    Relay::builder(source.clone(), dispatcher)
-        .retry(RetryPolicy::fixed(
-            3.try_into().unwrap(),
-            Duration::from_millis(50),
-        ))
-        .build()
-        .unwrap()
-        .spawn()
-}
-
-async fn until(mut reached: impl FnMut() -> bool) {
-    let patience = Instant::now() + Duration::from_secs(60);
-    while !reached() {
-        assert!(Instant::now() < patience, "it never came to that");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-}
-
-fn completed(claimed: &Claimed) -> Settlement {
-    Settlement {
-        token: claimed.token,
-        position: claimed.position,
-        id: claimed.id,
-        outcome: Outcome::Completed,
-    }
+    handling(source, Registry::new().on("see", handler))
 }
 
 async fn publish_good(group: &Group, count: u64) {
@@ -73,7 +29,7 @@ async fn publish_good(group: &Group, count: u64) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_letter_that_is_too_large_is_written_without_its_value() {
-    let mut group = group(2).await;
+    let mut group = Group::shared(2).await;
     group.dead_letters = TopicName::new(unique("small")).unwrap();
     let limit = [("max.message.bytes", "2000")];
     create_topic(&group.bootstrap, group.dead_letters.as_str(), 1, &limit).await;
@@ -83,7 +39,7 @@ async fn a_dead_letter_that_is_too_large_is_written_without_its_value() {
     group.publish_raw("k", Some(&body), OwnedHeaders::new()).await;
     publish_good(&group, 20).await;
     let source = group.source();
-    let relay = relay(&source);
+    let relay = handled(&source);
 
     until(|| source.totals().completed == 20 && source.totals().dead_letters == 1).await;
     relay.shutdown().await.unwrap();
@@ -107,12 +63,12 @@ async fn a_dead_letter_that_is_too_large_is_written_without_its_value() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_letter_that_cannot_be_written_waits_alone() {
-    let mut group = group(2).await;
+    let mut group = Group::shared(2).await;
     group.dead_letters = TopicName::new(unique("not-yet")).unwrap();
     group.publish_raw("k", Some(b"{"), OwnedHeaders::new()).await;
     publish_good(&group, 20).await;
     let source = group.source();
-    let relay = relay(&source);
+    let relay = handled(&source);
 
     until(|| source.totals().completed == 20).await;
     assert_eq!(source.totals().dead_letters, 0);
@@ -125,7 +81,7 @@ async fn a_dead_letter_that_cannot_be_written_waits_alone() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_paused_partition_that_leaves_and_returns_is_read_again() {
-    let group = group(2).await;
+    let group = Group::shared(2).await;
     publish_good(&group, 100).await;
     let options = SourceOptions::default()
         .with_buffered_events_max(10)
@@ -154,7 +110,7 @@ async fn a_paused_partition_that_leaves_and_returns_is_read_again() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_source_that_is_refused_leaves_no_member_in_the_group() {
-    let group = group(2).await;
+    let group = Group::shared(2).await;
     publish_good(&group, 20).await;
     let letters = DeadLetters::Topic(group.dead_letters.clone());
     let topics = [group.topic.clone()];
@@ -175,7 +131,7 @@ async fn a_source_that_is_refused_leaves_no_member_in_the_group() {
 
 #[tokio::test]
 async fn a_source_does_not_take_what_would_hide_that_a_dead_letter_is_safe() {
-    let group = group(1).await;
+    let group = Group::shared(1).await;
     let letters = DeadLetters::Topic(group.dead_letters.clone());
     let topics = [group.topic.clone()];
     let settings = group.settings().with("delivery.report.only.error", "true");

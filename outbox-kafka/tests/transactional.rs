@@ -7,44 +7,24 @@ mod support;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use outbox_core::{Delivered, Delivery, Dispatcher, FailureKind};
+use outbox_core::{Delivered, Dispatcher, FailureKind};
 use outbox_dev::{DevKafka, KafkaStop};
 use outbox_kafka::{
     DispatcherOptions, KafkaSettings, RecordMapping, TopicName, TopicRule, TransactionalDispatcher,
 };
 use rdkafka::message::Message;
-use support::cluster::{create_topic, delete_topic, log, records, unique};
+use support::cluster::{create_topic, delete_topic, log, records, shared, unique};
+use support::deliver::{delivery, until_delivered};
 use support::event::{envelope, envelope_of_size, events, id};
 use support::relay::{Pace, relay};
 use support::table::Table;
-use support::verdict::judge;
-use tokio::sync::OnceCell;
-use tokio::time::Instant;
-
-/// One broker for the tests that do it no harm.
-async fn shared() -> &'static DevKafka {
-    static BROKER: OnceCell<DevKafka> = OnceCell::const_new();
-    BROKER
-        .get_or_init(|| async { DevKafka::start().await.unwrap() })
-        .await
-}
+use support::until;
+use support::verdict::assert_delivered;
 
 fn dispatcher(bootstrap: &str, topic: &str, transactional_id: &str) -> TransactionalDispatcher {
     let mapping = RecordMapping::new(TopicRule::fixed(TopicName::new(topic).unwrap()));
     let options = DispatcherOptions::default().with_delivery_timeout(Duration::from_secs(5));
     TransactionalDispatcher::new(&KafkaSettings::new(bootstrap), mapping, options, transactional_id).unwrap()
-}
-
-fn delivery(envelope: Arc<outbox_core::Envelope>) -> Delivery {
-    Delivery::new(envelope, Instant::now() + Duration::from_secs(30))
-}
-
-async fn until_delivered(dispatcher: &TransactionalDispatcher, id: support::event::Id) {
-    let patience = Instant::now() + Duration::from_secs(60);
-    while let Err(failure) = dispatcher.dispatch(&delivery(envelope(id))).await {
-        assert!(Instant::now() < patience, "{failure:?}");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -186,11 +166,7 @@ async fn order_holds_and_nothing_is_lost_while_the_broker_is_killed_and_restarte
         pace,
         Duration::from_secs(180),
     ));
-    let patience = Instant::now() + Duration::from_secs(120);
-    while table.lock().unwrap().completed().len() < 500 {
-        assert!(Instant::now() < patience, "hardly anything is delivered");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    until(|| table.lock().unwrap().completed().len() >= 500).await;
 
     for how in [KafkaStop::Kill, KafkaStop::Orderly] {
         broker.stop(how).await.unwrap();
@@ -198,12 +174,6 @@ async fn order_holds_and_nothing_is_lost_while_the_broker_is_killed_and_restarte
     }
     relay.await.unwrap();
 
-    let (completed, dead, attempts) = {
-        let table = table.lock().unwrap();
-        (table.completed(), table.dead().len(), table.attempts())
-    };
-    let verdict = judge(&log(broker.bootstrap(), &topic).await, &completed);
-    println!("{verdict:?}");
-    verdict.assert_sound("a broker that is killed and restarted");
-    assert_eq!((completed.len(), dead, attempts), (5_000, 0, 0));
+    let place = (broker.bootstrap(), topic.as_str());
+    assert_delivered("a broker that is killed and restarted", place, &table, 5_000).await;
 }

@@ -3,12 +3,14 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
+use outbox_dev::DevKafka;
 use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, NewTopic, ResourceSpecifier, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::message::{BorrowedMessage, Message};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
+use tokio::sync::OnceCell;
 
 use super::event::{Id, recognise};
 
@@ -20,6 +22,14 @@ fn config(bootstrap: &str) -> ClientConfig {
         .set("bootstrap.servers", bootstrap)
         .set("reconnect.backoff.max.ms", "500");
     config
+}
+
+/// One broker for the tests of a program that do it no harm.
+pub(crate) async fn shared() -> &'static DevKafka {
+    static BROKER: OnceCell<DevKafka> = OnceCell::const_new();
+    BROKER
+        .get_or_init(|| async { DevKafka::start().await.unwrap() })
+        .await
 }
 
 /// A name that no other test uses.

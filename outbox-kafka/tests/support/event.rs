@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use outbox_core::{Envelope, EventId, EventType, OrderingKey, Payload};
+use outbox_core::{Envelope, Event, EventId, EventType, OrderingKey, Payload};
 use serde::{Deserialize, Serialize};
 
 /// The `n`th event of a key.
@@ -11,6 +11,17 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct Id {
     pub(crate) key: u32,
     pub(crate) n: u64,
+}
+
+/// The events' type, for handlers.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Counted {
+    #[serde(flatten)]
+    pub(crate) id: Id,
+}
+
+impl Event for Counted {
+    const EVENT_TYPE: &'static str = "Counted";
 }
 
 pub(crate) const fn id(key: u32, n: u64) -> Id {

@@ -3,7 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_core::{ClaimRequest, Claimed, Delivery, Dispatcher, Envelope, Source};
+use outbox_core::{
+    ClaimRequest, Claimed, Delivery, Dispatcher, Envelope, Outcome, Relay, RelayHandle, RetryPolicy,
+    Settlement, Source,
+};
+use outbox_inproc::Registry;
 use outbox_kafka::{
     DeadLetters, DispatcherOptions, KafkaDispatcher, KafkaSettings, KafkaSource, RecordMapping,
     SourceOptions, TopicName, TopicRule,
@@ -13,7 +17,7 @@ use rdkafka::message::OwnedHeaders;
 use rdkafka::producer::{FutureProducer, FutureRecord};
 use tokio::time::Instant;
 
-use super::cluster::{create_topic, unique};
+use super::cluster::{create_topic, shared, unique};
 
 pub(crate) struct Group {
     pub(crate) bootstrap: String,
@@ -24,6 +28,11 @@ pub(crate) struct Group {
 }
 
 impl Group {
+    /// On the broker that tests share.
+    pub(crate) async fn shared(partitions: i32) -> Self {
+        Self::new(shared().await.bootstrap(), partitions).await
+    }
+
     pub(crate) async fn new(bootstrap: &str, partitions: i32) -> Self {
         let name = unique("group");
         let topic = TopicName::new(format!("{name}-topic")).unwrap();
@@ -89,6 +98,27 @@ impl Group {
         record.payload = value;
         producer.send(record, Duration::from_secs(30)).await.unwrap();
     }
+}
+
+/// Handles what the source yields; what fails is tried three times.
+pub(crate) fn handling(source: &Arc<KafkaSource>, registry: Registry) -> RelayHandle {
+    let dispatcher = Arc::new(registry.build().unwrap());
+    let retry = RetryPolicy::fixed(3.try_into().unwrap(), Duration::from_millis(50));
+    let relay = Relay::builder(source.clone(), dispatcher).retry(retry);
+    relay.build().unwrap().spawn()
+}
+
+pub(crate) fn settlement(claimed: &Claimed, outcome: Outcome) -> Settlement {
+    Settlement {
+        token: claimed.token,
+        position: claimed.position,
+        id: claimed.id,
+        outcome,
+    }
+}
+
+pub(crate) fn completed(claimed: &Claimed) -> Settlement {
+    settlement(claimed, Outcome::Completed)
 }
 
 pub(crate) fn request(most: u32) -> ClaimRequest {

@@ -1,8 +1,11 @@
 //! The checker: what is on the topic against what was completed.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Mutex;
 
+use super::cluster::log;
 use super::event::Id;
+use super::table::Table;
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Verdict {
@@ -40,4 +43,21 @@ pub(crate) fn judge(log: &[Vec<Id>], completed: &HashSet<Id>) -> Verdict {
     }
     verdict.lost = completed.difference(&seen).count();
     verdict
+}
+
+/// So many events, all of them delivered in order, and nobody charged.
+pub(crate) async fn assert_delivered(
+    what: &str,
+    (bootstrap, topic): (&str, &str),
+    table: &Mutex<Table>,
+    count: usize,
+) {
+    let (completed, dead, attempts) = {
+        let table = table.lock().unwrap();
+        (table.completed(), table.dead().len(), table.attempts())
+    };
+    let verdict = judge(&log(bootstrap, topic).await, &completed);
+    println!("{what}: {verdict:?}");
+    verdict.assert_sound(what);
+    assert_eq!((completed.len(), dead, attempts), (count, 0, 0), "{what}");
 }
