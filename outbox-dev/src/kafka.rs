@@ -163,6 +163,36 @@ impl DevKafka {
         }
     }
 
+    /// Stops the broker's process where it stands (SIGSTOP): its connections stay open, and nothing is answered.
+    ///
+    /// # Errors
+    /// [`DevError::NotOurs`] for a cluster given by address; otherwise what came of it.
+    ///
+    /// # Cancel safety
+    /// It may be frozen or not.
+    pub async fn freeze(&self) -> Result<(), DevError> {
+        match &self.backing {
+            Backing::Address => Err(DevError::NotOurs),
+            Backing::Script(script) => script.run("pause").await.map(drop),
+            Backing::Container(container) => container.freeze().await,
+        }
+    }
+
+    /// Lets a frozen broker go on.
+    ///
+    /// # Errors
+    /// [`DevError::NotOurs`] for a cluster given by address; otherwise what came of it.
+    ///
+    /// # Cancel safety
+    /// It may be frozen or not.
+    pub async fn thaw(&self) -> Result<(), DevError> {
+        match &self.backing {
+            Backing::Address => Err(DevError::NotOurs),
+            Backing::Script(script) => script.run("resume").await.map(drop),
+            Backing::Container(container) => container.thaw().await,
+        }
+    }
+
     /// Brings the broker up again, with its data and at its address.
     ///
     /// # Errors

@@ -71,6 +71,16 @@ impl Container {
         stopped.map_err(|error| DevError::control("stop the container", error))
     }
 
+    pub(super) async fn freeze(&self) -> Result<(), DevError> {
+        let paused = self.container.pause().await;
+        paused.map_err(|error| DevError::control("freeze the container", error))
+    }
+
+    pub(super) async fn thaw(&self) -> Result<(), DevError> {
+        let unpaused = self.container.unpause().await;
+        unpaused.map_err(|error| DevError::control("let the container go on", error))
+    }
+
     /// Does not wait until the broker serves: clients try again by themselves.
     pub(super) async fn resume(&self) -> Result<(), DevError> {
         let started = self.container.start().await;

@@ -28,14 +28,15 @@ pub(super) fn names(list: &TopicPartitionList) -> Vec<Name> {
 }
 
 impl Group {
-    /// Commits what is finished of these partitions, while they are still ours.
+    /// Commits what is finished of these partitions, while they are still ours: the client gives them up when it has the
+    /// answer. This thread does not wait for it, because a broker that hangs may keep it for minutes.
     fn commit_last(&self, consumer: &BaseConsumer<Self>, revoked: &[Name]) {
         let offsets = finished(&self.shared, |name| revoked.contains(name));
         if offsets.count() == 0 {
             return;
         }
         // A refusal means that they were not ours any more: then somebody else handles the same records again.
-        if let Err(error) = consumer.commit(&offsets, CommitMode::Sync) {
+        if let Err(error) = consumer.commit(&offsets, CommitMode::Async) {
             tracing::debug!(%error, "the last commit of revoked partitions failed");
         }
     }

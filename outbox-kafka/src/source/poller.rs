@@ -68,9 +68,9 @@ pub(super) fn run(recipe: &Recipe, first: BaseConsumer<Group>, shared: &Arc<Shar
     }
 }
 
-/// Leaves the group. Whatever was assigned is revoked, with a last commit.
+/// Leaves the group. Whatever was assigned is revoked, with a last commit, which the client waits for as it ends.
 fn close(consumer: BaseConsumer<Group>, shared: &Shared) {
-    commit(&consumer, shared, CommitMode::Sync);
+    commit(&consumer, shared);
     let names: Vec<Name> = shared
         .state()
         .partitions()
@@ -84,12 +84,12 @@ fn close(consumer: BaseConsumer<Group>, shared: &Shared) {
     drop(consumer);
 }
 
-fn commit(consumer: &BaseConsumer<Group>, shared: &Shared, mode: CommitMode) {
+fn commit(consumer: &BaseConsumer<Group>, shared: &Shared) {
     let offsets = finished(shared, |_| true);
     if offsets.count() == 0 {
         return;
     }
-    if let Err(error) = consumer.commit(&offsets, mode) {
+    if let Err(error) = consumer.commit(&offsets, CommitMode::Async) {
         tracing::debug!(%error, "a commit failed, and is repeated");
         let mut state = shared.state();
         for name in super::group::names(&offsets) {
@@ -126,7 +126,7 @@ impl Poller<'_> {
             self.pause_and_resume();
             if now >= next_commit {
                 next_commit = now + self.shared.options.commit_interval;
-                commit(self.consumer, self.shared, CommitMode::Async);
+                commit(self.consumer, self.shared);
             }
             if let Some((_, why)) = self.consumer.client().fatal_error() {
                 return Some(self.settings.redact(&why));

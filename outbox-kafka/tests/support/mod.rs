@@ -9,6 +9,7 @@ pub(crate) mod group;
 pub(crate) mod model_broker;
 pub(crate) mod naive;
 pub(crate) mod relay;
+pub(crate) mod revoking;
 pub(crate) mod scene;
 pub(crate) mod table;
 pub(crate) mod verdict;
