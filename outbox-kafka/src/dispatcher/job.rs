@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use outbox_core::{BoxError, Delivered, Delivery, Failure, FailureKind, RunResult};
+use rdkafka::error::RDKafkaErrorCode as Code;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::OutgoingRecord;
+use crate::{OutgoingRecord, TopicName};
 
 /// A delivery of more than this, or of a quarter of its time, is slow.
 const SLOW_AFTER: Duration = Duration::from_secs(2);
@@ -69,6 +70,15 @@ pub(super) fn deadline(own: Instant, run: &[Delivery]) -> Instant {
 
 pub(super) fn outage(error: impl Into<BoxError>) -> Failure {
     Failure::new(FailureKind::Outage, error)
+}
+
+/// The broker's word about a record.
+pub(super) fn refused(kind: FailureKind, topic: Option<&TopicName>, code: Code) -> Failure {
+    let topic = topic.map_or("?", TopicName::as_str);
+    Failure::new(
+        kind,
+        format!("topic {topic}: the broker refuses the record: {code}"),
+    )
 }
 
 pub(super) fn called_off() -> Failure {

@@ -2,6 +2,7 @@
 
 #![expect(dead_code, reason = "each test program uses a part of it")]
 
+pub(crate) mod acl;
 pub(crate) mod cluster;
 pub(crate) mod deliver;
 pub(crate) mod event;

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use super::{COLLECT_MAX, Phase, Sender};
 use crate::dispatcher::careful::Step;
 use crate::dispatcher::instance::{Instance, Report};
-use crate::dispatcher::job::{JobId, called_off, late, outage};
+use crate::dispatcher::job::{JobId, called_off, late, outage, refused};
 use crate::dispatcher::pipeline::Progress;
 use crate::dispatcher::verdict::{Fault, fault};
 
@@ -43,10 +43,11 @@ impl Sender {
         let Some(suspect) = self.careful.failed(report.ticket) else {
             return;
         };
-        let why = format!("the broker refuses the record: {code}");
+        let hand = self.hands.get(&suspect.job);
+        let topic = hand.and_then(|hand| hand.topic(suspect.next));
         let failure = match fault(code) {
-            Fault::Refused => Failure::new(FailureKind::Reject, why),
-            Fault::Doubtful | Fault::Topic => Failure::new(FailureKind::Retry, why),
+            Fault::Refused => refused(FailureKind::Reject, topic, code),
+            Fault::Doubtful | Fault::Topic => refused(FailureKind::Retry, topic, code),
             Fault::Transport => {
                 self.last_error = Some(code);
                 self.is_down(now);

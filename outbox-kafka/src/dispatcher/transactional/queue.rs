@@ -7,7 +7,7 @@ use outbox_core::{Failure, FailureKind};
 use rdkafka::error::RDKafkaErrorCode as Code;
 use tokio::time::Instant;
 
-use crate::dispatcher::job::{JobId, Request, called_off, outage};
+use crate::dispatcher::job::{JobId, Request, called_off, outage, refused};
 use crate::dispatcher::verdict::{Fault, fault};
 use crate::{OutgoingRecord, TopicName};
 
@@ -180,12 +180,14 @@ impl Queue {
             }
             return;
         }
-        if let ([(id, _)], Some((_, code))) = (parts, objections().next()) {
+        if let ([part], Some((_, code))) = (parts, objections().next()) {
             let kind = match fault(*code) {
                 Fault::Refused => FailureKind::Reject,
                 Fault::Doubtful | Fault::Topic | Fault::Transport => FailureKind::Retry,
             };
-            return self.answer(*id, Failure::new(kind, *code));
+            let topic = self.record(*part).map(|(record, _)| &record.topic);
+            let failure = refused(kind, topic, *code);
+            return self.answer(part.0, failure);
         }
         let parts: Vec<Part> = objections().map(|(part, _)| *part).collect();
         parts.into_iter().for_each(|part| self.alone(part));
