@@ -1,6 +1,6 @@
 # The everyday commands. The gate that a change must pass is .ci/run.
 
-.PHONY: run bench test test-kafka chaos lint doc deny
+.PHONY: run bench bench-kafka test test-kafka chaos lint doc deny
 
 # The main job, on a Postgres that it starts itself.
 run:
@@ -23,6 +23,10 @@ chaos:
 # runs some; OUTBOX_BENCH_EVENTS and OUTBOX_BENCH_ROUNDS size them. Results: target/bench/.
 bench:
 	cargo bench --bench outbox -- $(ONLY)
+
+# The Kafka transport beside a plain producer, and Postgres to a topic: make bench-kafka ONLY="guard postgres".
+bench-kafka:
+	cargo bench --package outbox-kafka --features client --bench throughput -- $(ONLY)
 
 lint:
 	cargo fmt --all --check

@@ -1,16 +1,18 @@
-//! Records per second of the guarded pipeline against the obvious idempotent producer, in one run, in turns.
+//! Records per second of the guarded pipeline against the obvious idempotent producer; and events per second from Postgres
+//! to a topic, against the claims alone and that producer alone. In one run, in turns, medians of five.
 //!
-//! Run with `cargo bench -p outbox-kafka --features client`. On librdkafka's mock cluster: the broker costs next to
-//! nothing, so what is compared is the clients. `OUTBOX_KAFKA_BOOTSTRAP` names a real cluster instead, which needs a
-//! topic `throughput`.
+//! Run with `cargo bench -p outbox-kafka --features client`, or one part of it by its name: `-- guard`, `-- postgres`. On
+//! librdkafka's mock cluster: the broker costs next to nothing, so what is compared is the clients.
+//! `OUTBOX_KAFKA_BOOTSTRAP` names a real cluster instead, which needs a topic `throughput`.
 
 #![expect(clippy::unwrap_used, reason = "a measurement that cannot go on has to panic")]
 
-#[path = "../tests/support/event.rs"]
+#[path = "../../tests/support/event.rs"]
 #[expect(dead_code, reason = "the tests use more of it")]
 mod event;
-#[path = "../tests/support/naive.rs"]
+#[path = "../../tests/support/naive.rs"]
 mod naive;
+mod postgres;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,6 +22,7 @@ use naive::NaiveDispatcher;
 use outbox_core::{Delivery, Dispatcher};
 use outbox_kafka::{DispatcherOptions, KafkaDispatcher, KafkaSettings, RecordMapping, TopicName, TopicRule};
 use rdkafka::mocking::MockCluster;
+use rdkafka::producer::DefaultProducerContext;
 
 const TOPIC: &str = "throughput";
 const KEYS: u32 = 200;
@@ -65,19 +68,22 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-async fn compare(what: &str, bootstrap: &str) {
-    let guarded = KafkaDispatcher::new(
-        &KafkaSettings::new(bootstrap),
-        mapping(),
-        DispatcherOptions::default(),
-    );
-    let guarded: Arc<dyn Dispatcher> = Arc::new(guarded.unwrap());
+fn guarded(bootstrap: &str) -> Arc<dyn Dispatcher> {
+    let settings = KafkaSettings::new(bootstrap);
+    Arc::new(KafkaDispatcher::new(&settings, mapping(), DispatcherOptions::default()).unwrap())
+}
+
+fn naive(bootstrap: &str) -> Arc<dyn Dispatcher> {
     let extra = [
         ("linger.ms", "2"),
         ("message.timeout.ms", "30000"),
         ("batch.size", "500000"),
     ];
-    let naive: Arc<dyn Dispatcher> = Arc::new(NaiveDispatcher::new(bootstrap, mapping(), &extra));
+    Arc::new(NaiveDispatcher::new(bootstrap, mapping(), &extra))
+}
+
+async fn compare(what: &str, bootstrap: &str) {
+    let (guarded, naive) = (guarded(bootstrap), naive(bootstrap));
     // The first of each is for warming up.
     measure(&guarded).await;
     measure(&naive).await;
@@ -93,29 +99,55 @@ async fn compare(what: &str, bootstrap: &str) {
     );
 }
 
+/// The address of a cluster whose broker is so far away.
+fn cluster(round_trip: u64) -> MockCluster<'static, DefaultProducerContext> {
+    let cluster = MockCluster::new(1).unwrap();
+    cluster.create_topic(TOPIC, 8, 1).unwrap();
+    if round_trip > 0 {
+        cluster
+            .broker_round_trip_time(-1, Duration::from_millis(round_trip))
+            .unwrap();
+    }
+    cluster
+}
+
+async fn guard(real: Option<&str>) {
+    if let Some(bootstrap) = real {
+        return compare("real cluster", bootstrap).await;
+    }
+    for round_trip in [0, 2, 20] {
+        let cluster = cluster(round_trip);
+        let what = format!("round trip {round_trip} ms");
+        compare(&what, &cluster.bootstrap_servers()).await;
+    }
+}
+
+async fn postgres(real: Option<&str>) {
+    if let Some(bootstrap) = real {
+        return postgres::compare("real cluster", bootstrap).await;
+    }
+    let cluster = cluster(2);
+    postgres::compare("round trip 2 ms", &cluster.bootstrap_servers()).await;
+}
+
 fn main() {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
         .unwrap();
+    let asked: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|name| !name.starts_with('-'))
+        .collect();
+    let wanted = |name: &str| asked.is_empty() || asked.iter().any(|asked| asked == name);
+    let real = std::env::var("OUTBOX_KAFKA_BOOTSTRAP").ok();
     runtime.block_on(async {
-        if let Ok(bootstrap) = std::env::var("OUTBOX_KAFKA_BOOTSTRAP") {
-            return compare("real cluster", &bootstrap).await;
+        if wanted("guard") {
+            guard(real.as_deref()).await;
         }
-        for round_trip in [0, 2, 20] {
-            let cluster = MockCluster::new(1).unwrap();
-            cluster.create_topic(TOPIC, 8, 1).unwrap();
-            if round_trip > 0 {
-                cluster
-                    .broker_round_trip_time(-1, Duration::from_millis(round_trip))
-                    .unwrap();
-            }
-            compare(
-                &format!("round trip {round_trip} ms"),
-                &cluster.bootstrap_servers(),
-            )
-            .await;
+        if wanted("postgres") {
+            postgres(real.as_deref()).await;
         }
     });
 }
