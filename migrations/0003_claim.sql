@@ -94,14 +94,23 @@ BEGIN
 END
 $$;
 
--- Whether a claim could find anything. Asked before the lock is taken, so that idle relays do not queue for it.
+-- Whether a claim could find anything. Asked before the lock is taken, so that relays with nothing to do do not queue for it:
+-- of many that are awake, most find that others have what there is.
 CREATE FUNCTION "outbox"."outbox_has_work"() RETURNS boolean LANGUAGE plpgsql
     SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 BEGIN
-    RETURN EXISTS (SELECT FROM "outbox"."outbox" WHERE status = 'pending' AND class = 'fresh'
-            AND seq > (SELECT last_value FROM "outbox"."outbox_mark"))
-        OR EXISTS (SELECT FROM "outbox"."outbox" WHERE status = 'pending' AND class IN ('scheduled', 'waiting')
-            AND available_at <= clock_timestamp())
+    RETURN EXISTS (
+            SELECT FROM "outbox"."outbox"
+            WHERE status = 'pending' AND class = 'fresh' AND seq > (SELECT last_value FROM "outbox"."outbox_mark")
+                AND seq NOT IN (
+                    SELECT unnest(seqs) FROM "outbox"."outbox_lease"
+                    WHERE number > (SELECT last_value FROM "outbox"."outbox_lease_mark")))
+        OR EXISTS (
+            SELECT FROM "outbox"."outbox"
+            WHERE status = 'pending' AND class IN ('scheduled', 'waiting') AND available_at <= clock_timestamp()
+                AND seq NOT IN (
+                    SELECT unnest(seqs) FROM "outbox"."outbox_lease"
+                    WHERE number > (SELECT last_value FROM "outbox"."outbox_lease_mark")))
         OR EXISTS (SELECT FROM "outbox"."outbox" WHERE status = 'pending' AND class = 'barred')
         OR EXISTS (SELECT FROM "outbox"."outbox_lease"
             WHERE number > (SELECT last_value FROM "outbox"."outbox_lease_mark") AND until <= clock_timestamp());

@@ -9,6 +9,7 @@ use tracing::Span;
 use super::engine::{Asked, Engine, Held, SWEEP};
 use super::error_text::bounded_text;
 use super::lease::Lease;
+use super::pace::FIRST_CLAIM;
 use super::run::Run;
 use super::settling::Unrecorded;
 use super::work::{Item, Items, Work};
@@ -30,6 +31,8 @@ impl Engine {
         self.metrics.claimed(events.len());
         self.report.claimed += events.len() as u64;
         let full = self.pace.claimed(asked.request.max_events, events.len());
+        self.settling
+            .expect_many(full && asked.request.max_events >= FIRST_CLAIM);
         let before = self.held_bytes;
         let work = self.take_in(events, &asked, now);
         // A claim that ended early for its bytes says nothing about what is due.

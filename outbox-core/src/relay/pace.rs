@@ -8,8 +8,8 @@ use tokio::time::Instant;
 /// Over this time it is measured how fast events are delivered, and for this time events are claimed ahead.
 const WINDOW: Duration = Duration::from_millis(100);
 
-/// The size of the first claim.
-const FIRST_CLAIM: u32 = 100;
+/// The size of the first claim, and of one that says that there is a backlog.
+pub(super) const FIRST_CLAIM: NonZeroU32 = NonZeroU32::new(100).unwrap();
 
 #[derive(Debug)]
 pub(super) struct Pace {
@@ -26,7 +26,7 @@ impl Pace {
         Self {
             concurrency: u64::from(concurrency.get()),
             batch: batch.get(),
-            size: batch.get().min(FIRST_CLAIM),
+            size: batch.min(FIRST_CLAIM).get(),
             window_start: now,
             current: 0,
             previous: 0,

@@ -13,8 +13,10 @@ use super::run::Run;
 use crate::telemetry::OutcomeLabel;
 use crate::{Envelope, EventId, Outcome, Settled, Settlement, SourceError, SourceErrorKind};
 
-/// How long the first outcome waits for others.
+/// How long the first outcome waits for others: not long, since a settlement frees a key and a place.
 const GATHER: Duration = Duration::from_millis(2);
+/// And while there is a backlog, where nobody waits for the one: fewer and larger calls cost the source less.
+const GATHER_MANY: Duration = Duration::from_millis(10);
 
 /// An outcome, and what is needed once it is recorded.
 #[derive(Debug)]
@@ -57,6 +59,7 @@ pub(super) struct Settling {
     waiting: VecDeque<Unrecorded>,
     sent: Vec<Unrecorded>,
     pub(super) call: Option<Job<Settled>>,
+    gather: Duration,
     flush_at: Option<Instant>,
     retry_at: Option<Instant>,
     unsure: bool,
@@ -71,6 +74,7 @@ impl Settling {
             waiting: VecDeque::new(),
             sent: Vec::new(),
             call: None,
+            gather: GATHER,
             flush_at: None,
             retry_at: None,
             unsure: false,
@@ -80,7 +84,12 @@ impl Settling {
 
     pub(super) fn push(&mut self, outcome: Unrecorded, now: Instant) {
         self.waiting.push_back(outcome);
-        self.flush_at.get_or_insert(now + GATHER);
+        self.flush_at.get_or_insert(now + self.gather);
+    }
+
+    /// Whether there is a backlog.
+    pub(super) fn expect_many(&mut self, many: bool) {
+        self.gather = if many { GATHER_MANY } else { GATHER };
     }
 
     /// Outcomes that are not recorded yet.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use outbox_core::{ConfigError, SourceError};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::{Connection, PgConnection, PgPool, Row};
+use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool, Row};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
@@ -236,17 +236,20 @@ impl PgSourceBuilder {
     /// connection shows itself, and the operation is tried again.
     fn pool(&self) -> PgPool {
         let pooler = self.pooler;
+        let warm = self.names.render(include_str!("../../sql/warm.sql"));
         PgPoolOptions::new()
             .max_connections(4)
             .min_connections(0)
             .test_before_acquire(false)
             .acquire_timeout(self.deadline)
             .after_connect(move |connection, _| {
+                let warm = warm.clone();
                 Box::pin(async move {
                     if !pooler {
                         sqlx::raw_sql(include_str!("../../sql/session.sql"))
-                            .execute(connection)
+                            .execute(&mut *connection)
                             .await?;
+                        sqlx::raw_sql(AssertSqlSafe(warm)).execute(connection).await?;
                     }
                     Ok(())
                 })

@@ -42,7 +42,7 @@ const DEADLINE: Duration = Duration::from_secs(5);
 /// A sleeper looks no more often than this, when the end of a lease is past and the relay did not take its events.
 const DUE_GRAIN: Duration = Duration::from_millis(50);
 /// The pause between polls of a relay that is awake grows from the first to the second.
-pub(super) const POLL_MIN: Duration = Duration::from_millis(5);
+pub(super) const POLL_MIN: Duration = Duration::from_millis(2);
 pub(super) const POLL_MAX: Duration = Duration::from_millis(100);
 
 /// What the listener and the relay tell each other.
