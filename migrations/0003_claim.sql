@@ -13,21 +13,24 @@ BEGIN
 END
 $$;
 
--- Makes the first event of a key that stands in line due, unless the key is blocked. Call it holding the row lock of the
--- lease that has the key, or lock 1 while no lease has it.
-CREATE FUNCTION "outbox"."outbox_promote"(p_tenant text, p_key text, p_now timestamptz) RETURNS void LANGUAGE plpgsql
-    SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+-- Makes the first event in the line of each key due, unless the key is blocked. A key is tenant and name in one text. Call it
+-- holding the row lock of the lease that has the key, or lock 1 while no lease has it.
+CREATE FUNCTION "outbox"."outbox_promote"(p_keys text[], p_now timestamptz) RETURNS void LANGUAGE plpgsql
+    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+    SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 BEGIN
-    UPDATE "outbox"."outbox" SET class = 'waiting', available_at = p_now
-    WHERE (id, tenant_id) = (
-        SELECT first.id, first.tenant_id FROM (
-            SELECT id, tenant_id, class FROM "outbox"."outbox"
-            WHERE tenant_id = p_tenant AND ordering_key = p_key AND status = 'pending' AND class <> 'fresh'
-                AND NOT (class = 'scheduled' AND available_at > p_now)
-            ORDER BY seq LIMIT 1) AS first
-        WHERE first.class = 'held')
-    AND NOT EXISTS (
-        SELECT FROM "outbox"."outbox_block" WHERE scope = 'key' AND tenant_id = p_tenant AND name = p_key);
+    UPDATE "outbox"."outbox" AS event SET class = 'waiting', available_at = p_now
+    FROM unnest(p_keys) AS freed (key)
+    CROSS JOIN LATERAL (
+        SELECT id, tenant_id, ordering_key, class FROM "outbox"."outbox" AS line
+        WHERE line.tenant_id = "outbox"."outbox_key_tenant"(freed.key)
+            AND line.ordering_key = "outbox"."outbox_key_name"(freed.key)
+            AND status = 'pending' AND class <> 'fresh' AND NOT (class = 'scheduled' AND available_at > p_now)
+        ORDER BY line.tenant_id, line.ordering_key, line.seq LIMIT 1) AS first
+    WHERE event.id = first.id AND event.tenant_id = first.tenant_id AND event.class = 'held' AND first.class = 'held'
+        AND NOT EXISTS (
+            SELECT FROM "outbox"."outbox_block" AS block
+            WHERE block.scope = 'key' AND block.tenant_id = first.tenant_id AND block.name = first.ordering_key);
 END
 $$;
 
@@ -39,7 +42,6 @@ CREATE FUNCTION "outbox"."outbox_take_back"(p_now timestamptz) RETURNS void LANG
     SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     v_leases bigint[];
-    v_key record;
 BEGIN
     -- SKIP LOCKED: a settlement of a lease that has just ended holds it, and will find out by itself.
     SELECT array_agg(expired.number) INTO v_leases FROM (
@@ -62,14 +64,9 @@ BEGIN
         FROM "outbox"."outbox_lease" AS lease WHERE lease.number = ANY (v_leases)) AS lost
     WHERE event.id = lost.id AND event.seq = lost.seq AND event.status = 'pending';
 
-    FOR v_key IN
-        SELECT DISTINCT event.tenant_id, event.ordering_key
-        FROM "outbox"."outbox_lease" AS lease CROSS JOIN unnest(lease.ids, lease.seqs) AS lost (id, seq)
-        JOIN "outbox"."outbox" AS event ON event.id = lost.id AND event.seq = lost.seq
-        WHERE lease.number = ANY (v_leases) AND event.ordering_key IS NOT NULL
-    LOOP
-        PERFORM "outbox"."outbox_promote"(v_key.tenant_id, v_key.ordering_key, p_now);
-    END LOOP;
+    PERFORM "outbox"."outbox_promote"(ARRAY(
+        SELECT DISTINCT taken.key FROM "outbox"."outbox_lease" AS lease CROSS JOIN unnest(lease.keys) AS taken (key)
+        WHERE lease.number = ANY (v_leases) AND taken.key IS NOT NULL), p_now);
 
     DELETE FROM "outbox"."outbox_lease" WHERE number = ANY (v_leases);
 END
@@ -234,7 +231,9 @@ $$;
 -- Keys are judged before types: of two events of a key, never the later one alone is put in line.
 CREATE FUNCTION "outbox"."outbox_look"(
     p_facts "outbox"."outbox_facts", p_window integer, p_full text[], p_now timestamptz)
-    RETURNS "outbox"."outbox_look" LANGUAGE plpgsql AS $$
+    RETURNS "outbox"."outbox_look" LANGUAGE plpgsql
+    -- Lists are joined by hashing, however few rows the planner expects of them.
+    SET enable_nestloop = off SET enable_mergejoin = off AS $$
 #variable_conflict use_column
 DECLARE
     v_barred text[] := '{}';
@@ -283,13 +282,26 @@ BEGIN
             WHERE status = 'pending' AND class = 'barred' AND event.event_type = open.event_type
                 AND alone <= p_facts.alone_max AND seq NOT IN (SELECT seq FROM flight)
             ORDER BY event.event_type, seq LIMIT v_share) AS event),
-    -- Keys with a fresh event whose type may not run: what comes after it waits.
-    stuck AS MATERIALIZED (
-        SELECT tenant_id, ordering_key, min(seq) AS seq FROM fresh
-        WHERE ordering_key IS NOT NULL AND cardinality(p_facts.paused) + cardinality(p_full) > 0
-            AND (event_type = ANY (p_facts.paused) OR event_type = ANY (p_full))
-        GROUP BY tenant_id, ordering_key),
-    candidate AS (SELECT * FROM fresh UNION ALL SELECT * FROM due UNION ALL SELECT * FROM barred),
+    -- The first fresh event of each key, and the first whose type may not run: what comes after that one waits.
+    first AS MATERIALIZED (
+        SELECT tenant_id, ordering_key, min(seq) AS seq,
+            min(seq) FILTER (WHERE event_type = ANY (p_facts.paused) OR event_type = ANY (p_full)) AS stuck
+        FROM fresh WHERE ordering_key IS NOT NULL GROUP BY tenant_id, ordering_key),
+    found AS MATERIALIZED (SELECT * FROM fresh UNION ALL SELECT * FROM due UNION ALL SELECT * FROM barred),
+    -- The first in the line of each key that may be taken. One look at the index for a key, not for each of its events.
+    head AS MATERIALIZED (
+        SELECT key.tenant_id, key.ordering_key, (
+            SELECT seq FROM "outbox"."outbox" AS event
+            WHERE event.tenant_id = key.tenant_id AND event.ordering_key = key.ordering_key
+                AND status = 'pending' AND class <> 'fresh' AND NOT (class = 'scheduled' AND available_at > p_now)
+            ORDER BY event.tenant_id, event.ordering_key, seq LIMIT 1) AS seq
+        FROM (
+            SELECT DISTINCT tenant_id, ordering_key FROM found
+            WHERE ordering_key IS NOT NULL AND (SELECT line FROM way)
+                AND "outbox"."outbox_key"(tenant_id, ordering_key) NOT IN (SELECT key FROM busy)) AS key),
+    candidate AS MATERIALIZED (
+        SELECT found.*, first.seq AS first, first.stuck, head.seq AS head FROM found
+        LEFT JOIN first USING (tenant_id, ordering_key) LEFT JOIN head USING (tenant_id, ordering_key)),
     judged AS MATERIALIZED (
         SELECT seq, id, tid, class, alone, bytes, available_at,
             CASE WHEN ordering_key IS NOT NULL THEN "outbox"."outbox_key"(tenant_id, ordering_key) END AS key,
@@ -299,20 +311,12 @@ BEGIN
                 WHEN (SELECT blocked FROM way) AND EXISTS (
                     SELECT FROM "outbox"."outbox_block" AS block WHERE block.scope = 'key'
                         AND block.tenant_id = candidate.tenant_id AND block.name = candidate.ordering_key) THEN 'hold'
-                WHEN ordering_key IS NOT NULL AND (SELECT line FROM way) AND EXISTS (
-                    SELECT FROM "outbox"."outbox" AS earlier
-                    WHERE earlier.tenant_id = candidate.tenant_id AND earlier.ordering_key = candidate.ordering_key
-                        AND earlier.status = 'pending' AND earlier.class <> 'fresh' AND earlier.seq < candidate.seq
-                        AND NOT (earlier.class = 'scheduled' AND earlier.available_at > p_now)) THEN 'hold'
+                WHEN head < seq THEN 'hold'
                 WHEN event_type = ANY (p_facts.paused) THEN 'bar'
                 WHEN event_type = ANY (p_full) THEN 'full'
                 WHEN ordering_key IS NULL THEN 'take'
-                WHEN EXISTS (
-                    SELECT FROM stuck WHERE stuck.tenant_id = candidate.tenant_id
-                        AND stuck.ordering_key = candidate.ordering_key AND stuck.seq < candidate.seq) THEN 'later'
-                WHEN class <> 'fresh' AND (seq > (SELECT seq FROM horizon) OR EXISTS (
-                    SELECT FROM fresh WHERE fresh.tenant_id = candidate.tenant_id
-                        AND fresh.ordering_key = candidate.ordering_key AND fresh.seq < candidate.seq)) THEN 'later'
+                WHEN stuck < seq THEN 'later'
+                WHEN class <> 'fresh' AND (seq > (SELECT seq FROM horizon) OR first < seq) THEN 'later'
                 ELSE 'take'
             END AS verdict
         FROM candidate),
@@ -399,12 +403,15 @@ BEGIN
 END
 $$;
 
--- The events held behind due ones of their keys: up to p_room, in order, without a gap, and none beyond p_horizon.
+-- The events held behind due ones of their keys: up to p_room, in order, without a gap, and none beyond p_horizon. Of each
+-- line at most twice its share is read, or a claim of many heads would read much more than it takes.
 CREATE FUNCTION "outbox"."outbox_followers"(
     p_heads bigint[], p_head_ids uuid[], p_room integer, p_shut text[], p_horizon bigint, p_now timestamptz)
     RETURNS TABLE (id uuid, tid tid, seq bigint, key text, bytes integer) LANGUAGE plpgsql
     SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
+DECLARE
+    v_each integer := least(p_room, greatest(2 * p_room / cardinality(p_head_ids), 10));
 BEGIN
     RETURN QUERY
     SELECT follower.id, follower.tid, follower.seq, "outbox"."outbox_key"(head.tenant_id, head.ordering_key), follower.bytes
@@ -417,7 +424,7 @@ BEGIN
             WHERE next.tenant_id = head.tenant_id AND next.ordering_key = head.ordering_key AND next.seq > head.seq
                 AND next.status = 'pending' AND next.class <> 'fresh'
                 AND NOT (next.class = 'scheduled' AND next.available_at > p_now)
-            ORDER BY next.tenant_id, next.ordering_key, next.seq LIMIT p_room) AS line) AS follower
+            ORDER BY next.tenant_id, next.ordering_key, next.seq LIMIT v_each) AS line) AS follower
     WHERE head.id = ANY (p_head_ids) AND head.seq = ANY (p_heads) AND head.ordering_key IS NOT NULL AND follower.unbroken
     ORDER BY follower.seq LIMIT p_room;
 END
@@ -511,8 +518,10 @@ BEGIN
         END IF;
         v_fresh := coalesce(cardinality(v_look.fresh_ids), 0);
         v_due := coalesce(cardinality(v_look.due_ids), 0);
-        -- Few that can be taken among many that cannot: look further.
-        EXIT WHEN (v_look.seen < v_window OR v_fresh >= p_limit) AND (v_look.cut IS NOT TRUE OR v_due >= (p_limit + 1) / 2);
+        -- Too few that can be taken among those that cannot: look further. Not for the last few, since a second look costs as
+        -- much as the first, and a line once formed makes the looks after it dear too.
+        EXIT WHEN (v_look.seen < v_window OR v_fresh * 4 >= p_limit * 3)
+            AND (v_look.cut IS NOT TRUE OR v_due >= (p_limit + 1) / 2);
         v_aside := "outbox"."outbox_clear_the_way"(v_look)
             + coalesce(cardinality(v_look.hold_ids), 0) + coalesce(cardinality(v_look.bar_ids), 0);
         EXIT WHEN v_aside = 0 AND v_window >= greatest(p_limit, 2000);

@@ -50,7 +50,6 @@ DECLARE
     v_seqs bigint[];
     v_tids tid[];
     v_keys text[];
-    v_key text;
 BEGIN
     SELECT * INTO v_lease FROM "outbox"."outbox_lease" WHERE number = p_number;
     IF cardinality(v_lease.ids) > cardinality(p_settled) THEN
@@ -72,14 +71,10 @@ BEGIN
     IF v_lease.keys IS NOT NULL AND EXISTS (SELECT FROM "outbox"."outbox"
         WHERE status = 'pending' AND class <> 'fresh' AND ordering_key IS NOT NULL)
     THEN
-        FOR v_key IN
+        PERFORM "outbox"."outbox_promote"(ARRAY(
             SELECT DISTINCT freed.key FROM unnest(v_lease.keys) AS freed (key)
             WHERE freed.key IS NOT NULL
-                AND freed.key NOT IN (SELECT kept.key FROM unnest(v_keys) AS kept (key) WHERE kept.key IS NOT NULL)
-        LOOP
-            PERFORM "outbox"."outbox_promote"(
-                "outbox"."outbox_key_tenant"(v_key), "outbox"."outbox_key_name"(v_key), p_now);
-        END LOOP;
+                AND freed.key NOT IN (SELECT kept.key FROM unnest(v_keys) AS kept (key) WHERE kept.key IS NOT NULL)), p_now);
     END IF;
 END
 $$;

@@ -132,7 +132,7 @@ BEGIN
                 WHERE block.scope = 'key' AND block.tenant_id = first.tenant_id AND block.name = first.ordering_key)
         LIMIT 1000
     LOOP
-        PERFORM "outbox"."outbox_promote"(v_key.tenant_id, v_key.ordering_key, v_now);
+        PERFORM "outbox"."outbox_promote"(ARRAY["outbox"."outbox_key"(v_key.tenant_id, v_key.ordering_key)], v_now);
         stranded := stranded + 1;
     END LOOP;
 END

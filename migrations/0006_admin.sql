@@ -102,7 +102,7 @@ BEGIN
     SELECT block.event_id INTO parked_by FROM "outbox"."outbox_block" AS block
         WHERE block.scope = p_scope AND block.tenant_id = v_tenant AND block.name = p_name AND block.reason = 'parked';
     IF p_scope = 'key' THEN
-        PERFORM "outbox"."outbox_promote"(v_tenant, p_name, clock_timestamp());
+        PERFORM "outbox"."outbox_promote"(ARRAY["outbox"."outbox_key"(v_tenant, p_name)], clock_timestamp());
     END IF;
     INSERT INTO "outbox"."outbox_audit" (action, filter, reason, actor, finished_at)
         VALUES ('resume', json_build_object('scope', p_scope, 'tenant_id', p_tenant, 'name', p_name), p_reason, p_actor,
@@ -234,7 +234,7 @@ BEGIN
         DELETE FROM "outbox"."outbox_block" AS block
         WHERE block.scope = 'key' AND block.tenant_id = v_key.tenant_id AND block.name = v_key.ordering_key
             AND block.event_id = ANY (v_key.ids);
-        PERFORM "outbox"."outbox_promote"(v_key.tenant_id, v_key.ordering_key, p_now);
+        PERFORM "outbox"."outbox_promote"(ARRAY["outbox"."outbox_key"(v_key.tenant_id, v_key.ordering_key)], p_now);
     END LOOP;
     RETURN coalesce(cardinality(v_changed), 0);
 END

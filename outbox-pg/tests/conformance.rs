@@ -77,7 +77,7 @@ impl Harness for Postgres {
     async fn resume(&self, tenant: &TenantId, key: &OrderingKey) {
         self.operate(&format!(
             "DELETE FROM outbox.outbox_block WHERE scope = 'key' AND tenant_id = '{tenant}' AND name = '{key}';
-             SELECT outbox.outbox_promote('{tenant}', '{key}', clock_timestamp());"
+             SELECT outbox.outbox_promote(ARRAY[outbox.outbox_key('{tenant}', '{key}')], clock_timestamp());"
         ))
         .await;
     }
