@@ -82,12 +82,16 @@ impl Lab {
 
     /// An outbox with so many pending events and nothing else.
     pub(crate) async fn fill(&self, events: usize, keys: usize) {
+        self.fill_with(events, |n| event(n, keys)).await;
+    }
+
+    pub(crate) async fn fill_with(&self, events: usize, one: impl Fn(usize) -> NewEvent) {
         self.execute("TRUNCATE outbox.outbox, outbox.outbox_lease, outbox.processed_events")
             .await;
         let mut connection = self.connect().await;
         let publisher = PgPublisher::new(&Names::default());
         for start in (0..events).step_by(1000) {
-            let events = (start..(start + 1000).min(events)).map(|n| event(n, keys));
+            let events = (start..(start + 1000).min(events)).map(&one);
             publisher.publish_all(&mut connection, events).await.unwrap();
         }
         connection.close().await.unwrap();
