@@ -7,12 +7,15 @@ use crate::harness::{Lab, Report, Size, Target, drain, event};
 
 const KEYS: usize = 10_000;
 
+/// Makes the n-th event.
+type Nth = fn(usize) -> NewEvent;
+
 pub(crate) async fn run(size: Size) {
     let lab = Lab::new().await;
     let mut report = Report::new("ordered");
     report.fact("events", size.events);
     report.fact("keys", KEYS);
-    let kinds: [(&str, fn(usize) -> NewEvent); 3] = [
+    let kinds: [(&str, Nth); 3] = [
         ("unordered", |n| event(n, 0)),
         ("ordered", |n| event(n, KEYS)),
         ("skewed", skewed),
