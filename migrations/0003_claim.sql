@@ -39,9 +39,11 @@ $$;
 -- relay nobody can say which was to blame, so those are tried again one at a time.
 -- A lease that was running when the server went down is held against nobody.
 CREATE FUNCTION "outbox"."outbox_take_back"(p_now timestamptz) RETURNS void LANGUAGE plpgsql
-    SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = off SET enable_mergejoin = off
+    SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     v_leases bigint[];
+    v_ids uuid[];
 BEGIN
     -- SKIP LOCKED: a settlement of a lease that has just ended holds it, and will find out by itself.
     SELECT array_agg(expired.number) INTO v_leases FROM (
@@ -51,6 +53,10 @@ BEGIN
     IF v_leases IS NULL THEN
         RETURN;
     END IF;
+    -- A role that does not see the events would end their leases, and leave them as they are.
+    PERFORM "outbox"."outbox_require_sight"();
+    SELECT array_agg(lost.id) INTO v_ids
+        FROM "outbox"."outbox_lease" AS lease CROSS JOIN unnest(lease.ids) AS lost (id) WHERE lease.number = ANY (v_leases);
 
     UPDATE "outbox"."outbox" AS event
     SET class = CASE WHEN event.ordering_key IS NULL THEN 'waiting' ELSE 'held' END,
@@ -62,7 +68,7 @@ BEGIN
             lease.alone > 0 AND pg_postmaster_start_time() < lease.created_at
             AND count(*) FILTER (WHERE lease.alone > 0) OVER (PARTITION BY lease.worker) = 1 AS guilty
         FROM "outbox"."outbox_lease" AS lease WHERE lease.number = ANY (v_leases)) AS lost
-    WHERE event.id = lost.id AND event.seq = lost.seq AND event.status = 'pending';
+    WHERE event.id = ANY (v_ids) AND event.id = lost.id AND event.seq = lost.seq AND event.status = 'pending';
 
     PERFORM "outbox"."outbox_promote"(ARRAY(
         SELECT DISTINCT taken.key FROM "outbox"."outbox_lease" AS lease CROSS JOIN unnest(lease.keys) AS taken (key)
@@ -123,9 +129,11 @@ DECLARE
     v_now timestamptz := clock_timestamp();
     v_next timestamptz;
 BEGIN
-    -- What was due before is claimed already, or its lease stands for it.
+    -- For what is claimed its lease stands. What is due and not claimed had to wait for something, as a suspect for another.
     SELECT available_at INTO v_next FROM "outbox"."outbox"
-        WHERE status = 'pending' AND class IN ('scheduled', 'waiting') AND available_at > v_now
+        WHERE status = 'pending' AND class IN ('scheduled', 'waiting') AND seq NOT IN (
+            SELECT unnest(seqs) FROM "outbox"."outbox_lease"
+            WHERE number > (SELECT last_value FROM "outbox"."outbox_lease_mark"))
         ORDER BY available_at LIMIT 1;
     -- least() passes over NULL; NULL minus an instant is NULL, as it should be.
     v_next := least(v_next, (
@@ -168,16 +176,15 @@ BEGIN
         -- A relay with a lone lease of the strictest kind takes no other; one that has any takes none of that kind.
         (SELECT CASE max(held.alone) WHEN 2 THEN 0 WHEN 1 THEN 1 ELSE 2 END FROM "outbox"."outbox_lease" AS held
             WHERE held.number > lease_mark.last_value AND held.worker = p_worker),
-        block.types, block.keys,
+        ARRAY(SELECT name FROM "outbox"."outbox_block" WHERE scope = 'type'),
+        EXISTS (SELECT FROM "outbox"."outbox_block" WHERE scope = 'key'),
         EXISTS (SELECT FROM "outbox"."outbox"
             WHERE status = 'pending' AND class <> 'fresh' AND ordering_key IS NOT NULL),
         EXISTS (SELECT FROM "outbox"."outbox" WHERE status = 'pending' AND class = 'barred'),
         NOT EXISTS (SELECT FROM "outbox"."outbox"
             WHERE status = 'pending' AND class IN ('scheduled', 'waiting') AND available_at <= p_now)
     INTO v_facts
-    FROM "outbox"."outbox_mark" AS mark, "outbox"."outbox_lease_mark" AS lease_mark, (
-        SELECT coalesce(array_agg(name) FILTER (WHERE scope = 'type'), '{}') AS types,
-            coalesce(bool_or(scope = 'key'), false) AS keys FROM "outbox"."outbox_block") AS block;
+    FROM "outbox"."outbox_mark" AS mark, "outbox"."outbox_lease_mark" AS lease_mark;
     v_facts.plain := v_facts.plain AND NOT (v_facts.blocked OR v_facts.line OR v_facts.barred) AND v_facts.paused = '{}';
     RETURN v_facts;
 END
@@ -288,19 +295,22 @@ BEGIN
             min(seq) FILTER (WHERE event_type = ANY (p_facts.paused) OR event_type = ANY (p_full)) AS stuck
         FROM fresh WHERE ordering_key IS NOT NULL GROUP BY tenant_id, ordering_key),
     found AS MATERIALIZED (SELECT * FROM fresh UNION ALL SELECT * FROM due UNION ALL SELECT * FROM barred),
-    -- The first in the line of each key that may be taken. One look at the index for a key, not for each of its events.
+    -- The first in the line of each key that may be taken, and whether the key is blocked. One look at the index for a key,
+    -- not for each of its events. LIMIT: so that it is a look for this key, not at all that are blocked.
     head AS MATERIALIZED (
         SELECT key.tenant_id, key.ordering_key, (
+            SELECT true FROM "outbox"."outbox_block" AS block
+            WHERE block.scope = 'key' AND block.tenant_id = key.tenant_id AND block.name = key.ordering_key LIMIT 1) AS blocked, (
             SELECT seq FROM "outbox"."outbox" AS event
             WHERE event.tenant_id = key.tenant_id AND event.ordering_key = key.ordering_key
                 AND status = 'pending' AND class <> 'fresh' AND NOT (class = 'scheduled' AND available_at > p_now)
             ORDER BY event.tenant_id, event.ordering_key, seq LIMIT 1) AS seq
         FROM (
             SELECT DISTINCT tenant_id, ordering_key FROM found
-            WHERE ordering_key IS NOT NULL AND (SELECT line FROM way)
+            WHERE ordering_key IS NOT NULL AND (SELECT line OR blocked FROM way)
                 AND "outbox"."outbox_key"(tenant_id, ordering_key) NOT IN (SELECT key FROM busy)) AS key),
     candidate AS MATERIALIZED (
-        SELECT found.*, first.seq AS first, first.stuck, head.seq AS head FROM found
+        SELECT found.*, first.seq AS first, first.stuck, head.seq AS head, head.blocked FROM found
         LEFT JOIN first USING (tenant_id, ordering_key) LEFT JOIN head USING (tenant_id, ordering_key)),
     judged AS MATERIALIZED (
         SELECT seq, id, tid, class, alone, bytes, available_at,
@@ -308,10 +318,7 @@ BEGIN
             CASE
                 WHEN ordering_key IS NOT NULL
                     AND "outbox"."outbox_key"(tenant_id, ordering_key) IN (SELECT key FROM busy) THEN 'busy'
-                WHEN (SELECT blocked FROM way) AND EXISTS (
-                    SELECT FROM "outbox"."outbox_block" AS block WHERE block.scope = 'key'
-                        AND block.tenant_id = candidate.tenant_id AND block.name = candidate.ordering_key) THEN 'hold'
-                WHEN head < seq THEN 'hold'
+                WHEN blocked OR head < seq THEN 'hold'
                 WHEN event_type = ANY (p_facts.paused) THEN 'bar'
                 WHEN event_type = ANY (p_full) THEN 'full'
                 WHEN ordering_key IS NULL THEN 'take'
@@ -476,6 +483,8 @@ CREATE FUNCTION "outbox"."outbox_claim"(
     p_worker uuid, p_secret bigint, p_limit integer, p_max_bytes bigint, p_lease interval, p_full text[],
     p_surely boolean DEFAULT false)
     RETURNS TABLE (lease bigint, ids uuid[], seqs bigint[]) LANGUAGE plpgsql
+    -- Enough to hash the numbers of all that is in flight; without, each event would be compared with each of them.
+    SET work_mem = '16MB'
     SET search_path = pg_catalog, pg_temp
     SET enable_seqscan = off SET enable_bitmapscan = off SET enable_mergejoin = off
     SET jit = off SET plan_cache_mode = force_generic_plan AS $$

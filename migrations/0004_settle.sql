@@ -122,16 +122,16 @@ $$;
 -- Completes events wherever their rows are now.
 CREATE FUNCTION "outbox"."outbox_complete"(p_ids uuid[], p_seqs bigint[], p_delete boolean, p_now timestamptz)
     RETURNS void LANGUAGE plpgsql
-    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_mergejoin = off SET enable_hashjoin = off
+    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_mergejoin = off SET enable_nestloop = off
     SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 BEGIN
     IF p_delete THEN
         DELETE FROM "outbox"."outbox" AS event USING unnest(p_ids, p_seqs) AS done (id, seq)
-        WHERE event.id = done.id AND event.seq = done.seq AND event.status = 'pending';
+        WHERE event.id = ANY (p_ids) AND event.id = done.id AND event.seq = done.seq AND event.status = 'pending';
     ELSE
         UPDATE "outbox"."outbox" AS event SET status = 'completed', processed_at = p_now
         FROM unnest(p_ids, p_seqs) AS done (id, seq)
-        WHERE event.id = done.id AND event.seq = done.seq AND event.status = 'pending';
+        WHERE event.id = ANY (p_ids) AND event.id = done.id AND event.seq = done.seq AND event.status = 'pending';
     END IF;
 END
 $$;
@@ -177,6 +177,10 @@ BEGIN
         FROM "outbox"."outbox_held"(v_live, p_done_lease, p_done_ids, p_done_seqs) AS held;
     v_gone_seqs := v_seqs;
     v_ended := "outbox"."outbox_complete_at"(v_tids, v_ids, v_seqs, p_delete, v_now);
+    -- Where rows are not seen, their leases must not end: the events would stay as they are, and nobody would know.
+    IF v_ended < cardinality(v_ids) OR p_rest IS NOT NULL THEN
+        PERFORM "outbox"."outbox_require_sight"();
+    END IF;
     IF v_ended < cardinality(v_ids) THEN
         PERFORM "outbox"."outbox_complete"(v_ids, v_seqs, p_delete, v_now);
     END IF;

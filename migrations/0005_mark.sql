@@ -100,6 +100,8 @@ CREATE FUNCTION "outbox"."outbox_sweep"(OUT below bigint, OUT stranded bigint) L
     SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     v_mark bigint;
+    -- A dump holds sequences as they were after its rows: a lease up to the mark is one that has ended since.
+    v_lease_mark bigint := (SELECT last_value FROM "outbox"."outbox_lease_mark");
     v_now timestamptz;
     v_key record;
 BEGIN
@@ -114,7 +116,7 @@ BEGIN
     END IF;
     UPDATE "outbox"."outbox" SET class = 'waiting', available_at = v_now
         WHERE status = 'pending' AND class = 'fresh' AND seq <= v_mark
-            AND seq NOT IN (SELECT unnest(seqs) FROM "outbox"."outbox_lease");
+            AND seq NOT IN (SELECT unnest(seqs) FROM "outbox"."outbox_lease" WHERE number > v_lease_mark);
     GET DIAGNOSTICS below = ROW_COUNT;
 
     stranded := 0;
@@ -126,7 +128,8 @@ BEGIN
             ORDER BY tenant_id, ordering_key, seq) AS first
         WHERE first.class = 'held'
             AND "outbox"."outbox_key"(first.tenant_id, first.ordering_key) NOT IN (
-                SELECT taken.key FROM "outbox"."outbox_lease" CROSS JOIN unnest(keys) AS taken (key) WHERE taken.key IS NOT NULL)
+                SELECT taken.key FROM "outbox"."outbox_lease" CROSS JOIN unnest(keys) AS taken (key)
+                WHERE number > v_lease_mark AND taken.key IS NOT NULL)
             AND NOT EXISTS (
                 SELECT FROM "outbox"."outbox_block" AS block
                 WHERE block.scope = 'key' AND block.tenant_id = first.tenant_id AND block.name = first.ordering_key)

@@ -80,6 +80,8 @@ impl ServerOptions {
             ("max_connections", "200"),
             ("shared_buffers", "64MB"),
             ("jit", "off"),
+            // Dropping a database waits for a session that is still logging in, which a test that ends may leave behind.
+            ("authentication_timeout", "10s"),
         ];
         let ours = ours.map(|(name, value)| (name.to_owned(), value.to_owned()));
         ours.into_iter().chain(self.extra.iter().cloned()).collect()

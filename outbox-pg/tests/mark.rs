@@ -130,6 +130,28 @@ async fn the_mark_passes_no_event_however_late_it_is_committed() {
     assert_eq!(below, 0);
 }
 
+/// A dump has its rows as of its snapshot, and its sequences as they are when it reads those.
+#[tokio::test]
+async fn the_sweep_finds_what_a_restored_dump_has_in_leases_that_had_ended() {
+    let world = World::new().await;
+    let source = world.quiet_source().await;
+    world
+        .publish_range(0..4, |n| (n > 1).then(|| "k".to_owned()))
+        .await;
+    claim(&source, 3).await;
+    world
+        .run("SELECT setval('outbox.outbox_mark', 4), setval('outbox.outbox_lease_mark', 1)")
+        .await;
+    world
+        .run("UPDATE outbox.outbox SET class = 'held' WHERE seq = 4")
+        .await;
+    assert!(claim(&source, 4).await.is_empty());
+
+    world.run("SELECT outbox.outbox_sweep()").await;
+
+    assert_eq!(claim(&source, 4).await.len(), 4);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_naive_rule_loses_events_and_the_sweep_finds_them() {
     let (_, below) = traffic(true).await;

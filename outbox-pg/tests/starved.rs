@@ -161,3 +161,19 @@ async fn leases_taken_back_in_a_transaction_that_is_undone_are_taken_back_again(
 
     assert_eq!(world.count("class = 'waiting'").await, 40);
 }
+
+/// Two relays at once went down with the same events: each is tried as the only one of its kind, one after the other.
+#[tokio::test]
+async fn a_suspect_that_waits_for_another_is_looked_for_again() {
+    let world = World::new().await;
+    let source = world.quiet_source().await;
+    world.publish_range(0..2, |_| None).await;
+    world
+        .run("UPDATE outbox.outbox SET class = 'waiting', available_at = clock_timestamp(), alone = 2")
+        .await;
+
+    let claimed = claim(&source, 2).await;
+
+    assert_eq!(claimed.len(), 1);
+    assert_eq!(world.count("outbox.outbox_next_due() <= 0").await, 2);
+}

@@ -37,6 +37,8 @@ pub(super) async fn drain(engine: &mut Engine, hurry: CancellationToken) {
     go_on(engine, running, tokio::time::sleep(CANCEL_TIME)).await;
 
     engine.report.stuck = engine.pool.slots.running() as u64;
+    // ORDER: first what has ended in the last moment, or it would be handed back and run again.
+    engine.collect(Instant::now());
     engine.hand_back_held();
     engine.settling.hurry();
     let unrecorded = |engine: &Engine| !engine.settling.is_empty() || engine.claim.is_some();

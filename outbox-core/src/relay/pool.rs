@@ -129,8 +129,9 @@ impl Pool {
         let Some(work) = may_go_on.then(|| queue.work.pop_front()).flatten() else {
             queue.busy -= 1;
             queue.idle.push(slot);
-            drop(queue);
+            // ORDER: while the queue is locked. A push in between would find all awake, and start nobody.
             self.awake.fetch_sub(1, Ordering::Relaxed);
+            drop(queue);
             self.results.notify_one();
             return None;
         };

@@ -185,6 +185,8 @@ impl Engine {
                 held.cancelled.cancel();
             }
         }
+        // ORDER: first what has ended. A process that was suspended finds results and their deadlines in one moment.
+        self.collect(now);
         for given_up in self.pool.slots.give_up(now, STUCK_AFTER) {
             self.given_up(given_up, now);
         }

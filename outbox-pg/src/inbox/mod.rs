@@ -56,6 +56,7 @@ pub struct PgInbox {
 struct Statements {
     receive: Sql,
     receive_all: Sql,
+    limit_statements: Sql,
     knows: Sql,
     prune: Sql,
 }
@@ -71,6 +72,7 @@ impl PgInbox {
             statements: Arc::new(Statements {
                 receive: sql("SELECT \"outbox\".\"outbox_receive\"($1, $2, $3)"),
                 receive_all: sql("SELECT \"outbox\".\"outbox_receive_all\"($1, $2, $3)"),
+                limit_statements: sql(include_str!("../../sql/limit_statements.sql")),
                 knows: sql(
                     "SELECT EXISTS (SELECT FROM \"outbox\".\"processed_events\" WHERE tenant_id = $1 AND handler = $2 AND event_id = $3)",
                 ),
@@ -124,6 +126,17 @@ impl PgInbox {
     }
 
     /// The same for many events of one tenant; returns those that are new, in no order.
+    /// Has the server give up a statement of this transaction that takes longer.
+    pub(crate) async fn limit_statements(
+        &self,
+        tx: &mut PgConnection,
+        limit: Duration,
+    ) -> Result<(), sqlx::Error> {
+        let ms = i32::try_from(limit.as_millis()).unwrap_or(i32::MAX).max(1);
+        let query = self.statements.limit_statements.query().bind(ms);
+        query.execute(tx).await.map(drop)
+    }
+
     pub(crate) async fn receive_all(
         &self,
         tx: &mut PgConnection,

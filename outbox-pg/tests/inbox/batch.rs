@@ -69,6 +69,8 @@ async fn a_bad_event_in_a_batch_harms_only_itself() {
 struct Hanging {
     first: AtomicU32,
     go: Notify,
+    /// In a statement of the transaction, not only in this program.
+    in_sql: bool,
 }
 
 impl TxBatchHandler<OrderPlaced> for Arc<Hanging> {
@@ -81,6 +83,9 @@ impl TxBatchHandler<OrderPlaced> for Arc<Hanging> {
             self.go.notified().await;
         }
         if events.iter().any(|(event, _)| event.order == 13) {
+            if self.in_sql {
+                sqlx::query("SELECT pg_sleep(600)").execute(&mut *tx).await?;
+            }
             std::future::pending::<()>().await;
         }
         bill_all(events, tx).await
@@ -89,10 +94,20 @@ impl TxBatchHandler<OrderPlaced> for Arc<Hanging> {
 
 #[tokio::test]
 async fn of_a_batch_that_hangs_only_the_event_to_blame_is_charged() {
+    only_the_event_to_blame_is_charged(false).await;
+}
+
+#[tokio::test]
+async fn nor_are_others_of_a_batch_that_hangs_in_a_statement() {
+    only_the_event_to_blame_is_charged(true).await;
+}
+
+async fn only_the_event_to_blame_is_charged(in_sql: bool) {
     let world = world().await;
     let hanging = Arc::new(Hanging {
         first: AtomicU32::new(0),
         go: Notify::new(),
+        in_sql,
     });
     let handler = Arc::new(inbox(&world).batched(Arc::clone(&hanging)));
     let deliver = |order: i64| {

@@ -6,7 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use outbox_core::{ClaimRequest, Delivered, Delivery, Dispatcher, Failure, Relay, Source, SourceErrorKind};
+use outbox_core::{
+    ClaimRequest, Claimed, Delivered, Delivery, Dispatcher, Failure, Outcome, Relay, Settlement, Source,
+    SourceErrorKind,
+};
 
 use crate::cast::Cast;
 use crate::{DENIED, event};
@@ -91,6 +94,37 @@ async fn a_claim_that_finds_nothing_because_it_is_blind_says_how_to_mend_that() 
     );
     // And again, as long as it lasts.
     source.claim(request()).await.unwrap_err();
+    cast.leave().await;
+}
+
+#[tokio::test]
+async fn a_blind_relay_ends_no_lease() {
+    let cast = Cast::new().await;
+    let source = cast.source("owner").start().await.unwrap();
+    for _ in 0..2 {
+        cast.publish("", event("1")).await.unwrap();
+    }
+    let request = ClaimRequest::new(NonZeroU32::new(1).unwrap(), Duration::from_secs(30));
+    let claimed = source.claim(request.clone()).await.unwrap();
+    let lost = source.claim(request.clone()).await.unwrap();
+    cast.isolate_tenants().await;
+
+    let settlement = |claimed: &Claimed| Settlement {
+        token: claimed.token,
+        position: claimed.position,
+        id: claimed.id,
+        outcome: Outcome::Completed,
+    };
+    source.settle(vec![settlement(&claimed[0])]).await.unwrap_err();
+    cast.as_admin("UPDATE outbox.outbox_lease SET until = clock_timestamp() WHERE number = 2")
+        .await;
+    source.claim(request).await.unwrap_err();
+
+    cast.grant("relay", &cast.role("owner")).await;
+    let settled = source.settle(vec![settlement(&claimed[0])]).await.unwrap();
+    assert!(settled.lost.is_empty());
+    assert_eq!(cast.count("status = 'completed'").await, 1);
+    drop(lost);
     cast.leave().await;
 }
 

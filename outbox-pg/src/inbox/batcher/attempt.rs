@@ -103,7 +103,7 @@ impl<E: Event, H: TxBatchHandler<E>> Shared<E, H> {
             1 => deadline,
             _ => half_way(Instant::now(), deadline),
         };
-        let trying = AssertUnwindSafe(self.handle(name, tenant_id, events)).catch_unwind();
+        let trying = AssertUnwindSafe(self.handle(name, tenant_id, events, limit)).catch_unwind();
         match timeout_at(limit, trying).await {
             Ok(Ok(result)) => result,
             Ok(Err(_)) => Err(HandlerError::retry("the batch handler panicked")),
@@ -116,9 +116,17 @@ impl<E: Event, H: TxBatchHandler<E>> Shared<E, H> {
         name: &PartName,
         tenant_id: &TenantId,
         mut events: Vec<(E, Context)>,
+        limit: Instant,
     ) -> Result<(), HandlerError> {
         let ids = events.iter().map(|(_, ctx)| ctx.event_id().as_uuid()).collect();
         let mut tx = self.inbox.pool.begin().await.map_err(database_error)?;
+        // Nothing cancels a statement whose future was dropped: hanging on, it would keep what the events wait for when they
+        // are tried alone, and all would run out of time.
+        let left = limit.saturating_duration_since(Instant::now());
+        self.inbox
+            .limit_statements(&mut tx, left)
+            .await
+            .map_err(database_error)?;
         let new = self.inbox.receive_all(&mut tx, name, tenant_id, ids).await;
         // Taken out as they are found: an event that is in the batch twice is handled once.
         let mut new: HashSet<_> = new.map_err(database_error)?.into_iter().collect();
