@@ -129,7 +129,17 @@ DECLARE
     v_now timestamptz := clock_timestamp();
     v_next timestamptz;
 BEGIN
-    -- For what is claimed its lease stands. What is due and not claimed had to wait for something, as a suspect for another.
+    -- For what is claimed its lease stands. What is due and not claimed had to wait for something, as a suspect for another, or
+    -- was handed back.
+    IF EXISTS (
+        SELECT FROM "outbox"."outbox"
+        WHERE status = 'pending' AND class = 'fresh' AND seq > (SELECT last_value FROM "outbox"."outbox_mark")
+            AND seq NOT IN (
+                SELECT unnest(seqs) FROM "outbox"."outbox_lease"
+                WHERE number > (SELECT last_value FROM "outbox"."outbox_lease_mark")))
+    THEN
+        RETURN 0;
+    END IF;
     SELECT available_at INTO v_next FROM "outbox"."outbox"
         WHERE status = 'pending' AND class IN ('scheduled', 'waiting') AND seq NOT IN (
             SELECT unnest(seqs) FROM "outbox"."outbox_lease"

@@ -159,6 +159,7 @@ DECLARE
     v_gone_lease bigint[];
     v_gone_seqs bigint[];
     v_rest record;
+    v_handed_back boolean := false;
     v_lease record;
 BEGIN
     PERFORM "outbox"."outbox_require_read_committed"();
@@ -201,12 +202,17 @@ BEGIN
                     v_rest.after_ms * interval '1 millisecond', v_rest.error, v_rest.done, v_rest.key_policy, v_now);
                 v_gone_lease := v_gone_lease || v_rest.lease;
                 v_gone_seqs := v_gone_seqs || v_rest.seq;
+                v_handed_back := v_handed_back OR v_rest.kind = 'released' AND v_rest.after_ms = 0;
             ELSE
                 lost_lease := v_rest.lease;
                 lost_seq := v_rest.seq;
                 RETURN NEXT;
             END IF;
         END LOOP;
+        -- A relay that stops hands back what another can begin at once, and that one may sleep.
+        IF v_handed_back THEN
+            PERFORM "outbox"."outbox_wake_now"();
+        END IF;
     END IF;
 
     IF cardinality(v_live) = 1 AND v_gone_seqs IS NOT NULL THEN

@@ -49,8 +49,8 @@ pub enum Stop {
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct ServerOptions {
-    /// Waits for the disk at commit, as in production. Off by default: tests are three times as fast,
-    /// and a killed *server* loses nothing either way, only a killed machine does.
+    /// Waits for the disk at commit, as in production. Off by default: tests are three times as fast, but a server that is
+    /// killed may forget what was committed in its last moments.
     pub fsync: bool,
     /// More lines for `postgresql.conf`, name and value; they win over ours.
     pub extra: Vec<(String, String)>,

@@ -2,6 +2,7 @@
 
 pub mod admin;
 mod barrier;
+mod begin;
 mod driver;
 mod error;
 mod inbox;

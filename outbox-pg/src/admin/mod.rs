@@ -23,6 +23,7 @@ pub use self::filter::{Class, FailedFilter, ListFilter, Status};
 pub use self::prune::{PgPruner, Pruned, PrunerHandle};
 pub use self::status::{Block, Gauges, OutboxStatus, TypeCount};
 use crate::Names;
+use crate::begin::Session;
 use crate::sql::Sql;
 
 /// Looks at an outbox and changes it by hand.
@@ -98,7 +99,8 @@ impl PgAdmin {
 
     /// Runs one statement in a transaction of its own; its only row.
     async fn fetch_one(&self, query: Statement) -> Result<PgRow, sqlx::Error> {
-        let mut transaction = self.pool.begin_with(BEGIN).await?;
+        let mut session = Session::acquire(&self.pool).await?;
+        let mut transaction = session.begin(BEGIN).await?;
         let row = query.fetch_one(&mut *transaction).await?;
         transaction.commit().await?;
         Ok(row)
@@ -106,7 +108,8 @@ impl PgAdmin {
 
     /// Runs one statement in a transaction of its own; all rows.
     async fn fetch_all(&self, query: Statement) -> Result<Vec<PgRow>, sqlx::Error> {
-        let mut transaction = self.pool.begin_with(BEGIN).await?;
+        let mut session = Session::acquire(&self.pool).await?;
+        let mut transaction = session.begin(BEGIN).await?;
         let rows = query.fetch_all(&mut *transaction).await?;
         transaction.commit().await?;
         Ok(rows)

@@ -5,6 +5,7 @@ use outbox_core::{Context, Event, Handler, HandlerError, PartName};
 use super::PgInbox;
 use super::outage::database_error;
 use super::transaction::recorded_name;
+use crate::begin::Session;
 
 /// A [`Handler`] that skips events it has handled. Made by [`PgInbox::deduplicated`].
 ///
@@ -47,7 +48,8 @@ impl<E: Event, H: Handler<E>> Handler<E> for Deduplicated<H> {
             return Ok(());
         }
         self.handler.handle(event, ctx).await?;
-        let mut tx = self.inbox.pool.begin().await.map_err(database_error)?;
+        let mut session = Session::acquire(&self.inbox.pool).await.map_err(database_error)?;
+        let mut tx = session.begin("BEGIN").await.map_err(database_error)?;
         self.inbox
             .receive(&mut tx, &name, &tenant_id, id)
             .await

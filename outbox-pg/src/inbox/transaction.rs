@@ -7,6 +7,7 @@ use sqlx::{PgConnection, Row};
 
 use super::PgInbox;
 use super::outage::{database_error, passed_on};
+use crate::begin::Session;
 
 /// Reacts to events of type `E` in a fresh transaction.
 ///
@@ -133,7 +134,8 @@ async fn handle_once<E: Event>(
     handler: &impl TxHandler<E>,
     (event, ctx): (E, Context),
 ) -> Result<(), HandlerError> {
-    let mut tx = inbox.pool.begin().await.map_err(database_error)?;
+    let mut session = Session::acquire(&inbox.pool).await.map_err(database_error)?;
+    let mut tx = session.begin("BEGIN").await.map_err(database_error)?;
     let new = inbox
         .receive(&mut tx, name, ctx.tenant_id(), ctx.event_id())
         .await;
