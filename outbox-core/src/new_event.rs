@@ -331,7 +331,7 @@ impl Published {
 #[non_exhaustive]
 pub enum PublishError {
     /// The event was refused before anything was sent: the caller's transaction is as usable as before.
-    #[error("event refused")]
+    #[error(transparent)]
     Invalid(#[from] InvalidEvent),
     /// The store failed; the caller's transaction has to be rolled back.
     #[error("event not published")]
