@@ -66,6 +66,30 @@ pub enum InvalidEvent {
         /// What is wrong with it, and what would be right.
         problem: String,
     },
+    /// One of several events that are published together.
+    #[error("event {number} of the list: {}", with_causes(cause))]
+    Nth {
+        /// Its place in the list, from 1.
+        number: usize,
+        /// What is wrong with it.
+        cause: Box<InvalidEvent>,
+    },
+}
+
+impl InvalidEvent {
+    /// Says which event of a list it is that is refused; the first has number 1.
+    #[must_use]
+    pub fn of_list(self, number: usize) -> Self {
+        Self::Nth {
+            number,
+            cause: Box::new(self),
+        }
+    }
+}
+
+fn with_causes(error: &InvalidEvent) -> String {
+    let causes = std::iter::successors(std::error::Error::source(error), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 /// An event with everything that travels with it, ready to be published.

@@ -159,7 +159,7 @@ impl PgPublisher {
 
     /// Publishes many events in one statement, in the order given.
     ///
-    /// All are checked before anything is sent: one that is refused refuses them all.
+    /// All are checked before anything is sent: one that is refused refuses them all, and the error says which.
     ///
     /// # Errors
     /// As [`publish`](Self::publish).
@@ -262,9 +262,10 @@ impl Columns {
         events: impl IntoIterator<Item = impl IntoNewEvent>,
     ) -> Result<Self, InvalidEvent> {
         let mut columns = Self::default();
-        for event in events {
-            let event = publisher.ready(event)?;
-            columns.push(&event, publisher)?;
+        for (index, event) in events.into_iter().enumerate() {
+            let nth = |error: InvalidEvent| error.of_list(index + 1);
+            let event = publisher.ready(event).map_err(nth)?;
+            columns.push(&event, publisher).map_err(nth)?;
         }
         Ok(columns)
     }

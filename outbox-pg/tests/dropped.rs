@@ -2,27 +2,10 @@
 
 mod support;
 
-use std::future::poll_fn;
-use std::pin::pin;
-use std::task::Poll;
-
 use outbox_pg::Names;
 use outbox_pg::admin::PgAdmin;
 use sqlx::postgres::PgPoolOptions;
-use support::World;
-
-/// Drops the future after so many polls; whether it had ended before.
-async fn cut<T>(polls: u32, future: impl Future<Output = T>) -> bool {
-    let (mut future, mut left) = (pin!(future), polls);
-    poll_fn(|context| {
-        if left == 0 {
-            return Poll::Ready(false);
-        }
-        left -= 1;
-        future.as_mut().poll(context).map(|_| true)
-    })
-    .await
-}
+use support::{World, cut};
 
 #[tokio::test]
 async fn what_the_application_does_after_a_dropped_look_is_committed() {

@@ -127,3 +127,40 @@ async fn a_dropped_handler_leaves_nothing_behind() {
         .unwrap();
     assert_eq!(number(world.pool(), "SELECT count(*) FROM effects").await, 1);
 }
+
+/// Cuts deliveries after each number of polls, and has the application use the only connection of the pool after each.
+async fn application_goes_on_after_cuts(world: &World, pool: &PgPool, handler: impl Handler<OrderPlaced>) {
+    let before = number(world.pool(), "SELECT count(*) FROM audit").await;
+    let mut ended = false;
+    for (index, polls) in (1..=20).cycle().take(200).enumerate() {
+        let delivery = handler.handle(OrderPlaced { order: 1 }, context(EventId::new(), "", 1));
+        ended |= support::cut(polls, delivery).await;
+
+        sqlx::query("INSERT INTO audit DEFAULT VALUES")
+            .execute(pool)
+            .await
+            .unwrap();
+
+        let seen = number(world.pool(), "SELECT count(*) FROM audit").await;
+        assert_eq!(seen, before + index as i64 + 1, "cut after {polls} polls");
+    }
+    assert!(ended, "it was never let end");
+}
+
+#[tokio::test]
+async fn what_the_application_does_after_a_dropped_delivery_is_committed() {
+    let world = world().await;
+    world
+        .run("CREATE TABLE audit (at timestamptz DEFAULT now())")
+        .await;
+    let pool = PgPoolOptions::new()
+        .max_connections(1)
+        .connect_with(world.database.connect_options())
+        .await
+        .unwrap();
+    let inbox = PgInbox::new(pool.clone(), &Names::default());
+
+    application_goes_on_after_cuts(&world, &pool, inbox.transactional(bill)).await;
+    let nothing = async |_: OrderPlaced, _: Context| Ok::<(), HandlerError>(());
+    application_goes_on_after_cuts(&world, &pool, inbox.deduplicated(nothing)).await;
+}

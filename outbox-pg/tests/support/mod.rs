@@ -7,7 +7,10 @@
     reason = "each test binary uses its part, and a test fails by panicking"
 )]
 
+use std::future::poll_fn;
 use std::num::NonZeroU32;
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use outbox_core::{
@@ -145,4 +148,17 @@ pub(crate) fn payload(claimed: &Claimed) -> String {
         .payload
         .as_str()
         .to_owned()
+}
+
+/// Drops the future after so many polls; whether it had ended before.
+pub(crate) async fn cut<T>(polls: u32, future: impl Future<Output = T>) -> bool {
+    let (mut future, mut left) = (pin!(future), polls);
+    poll_fn(|context| {
+        if left == 0 {
+            return Poll::Ready(false);
+        }
+        left -= 1;
+        future.as_mut().poll(context).map(|_| true)
+    })
+    .await
 }
