@@ -79,40 +79,52 @@ BEGIN
 END
 $$;
 
--- Those of some events that live leases hold, side by side, and where their rows were when they were claimed.
--- By hashing: the planner takes a new ledger for a small one, and would compare each event with every other.
+-- Ends leases whose events are all settled, and lets the next event of each freed key come up.
+CREATE FUNCTION "outbox"."outbox_end_leases"(p_numbers bigint[], p_now timestamptz) RETURNS void LANGUAGE plpgsql
+    SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    v_keys text[];
+BEGIN
+    WITH ended AS (DELETE FROM "outbox"."outbox_lease" WHERE number = ANY (p_numbers) RETURNING keys)
+    SELECT array_agg(DISTINCT freed.key) INTO v_keys
+        FROM ended CROSS JOIN unnest(ended.keys) AS freed (key) WHERE freed.key IS NOT NULL;
+    IF v_keys IS NOT NULL AND EXISTS (SELECT FROM "outbox"."outbox"
+        WHERE status = 'pending' AND class <> 'fresh' AND ordering_key IS NOT NULL)
+    THEN
+        PERFORM "outbox"."outbox_promote"(v_keys, p_now);
+    END IF;
+END
+$$;
+
+-- Those of some events that a lease holds, side by side, and where their rows were when they were claimed.
+-- By hashing: the planner would compare each event with every other.
 CREATE FUNCTION "outbox"."outbox_held"(
-    p_live bigint[], p_lease bigint[], p_ids uuid[], p_seqs bigint[],
-    OUT ids uuid[], OUT seqs bigint[], OUT leases bigint[], OUT tids tid[]) LANGUAGE plpgsql
-    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_mergejoin = off SET enable_nestloop = off
+    p_lease "outbox"."outbox_lease", p_seqs bigint[], OUT ids uuid[], OUT seqs bigint[], OUT tids tid[]) LANGUAGE plpgsql
+    SET enable_mergejoin = off SET enable_nestloop = off
     SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 BEGIN
-    WITH held AS MATERIALIZED (
-        SELECT lease.number, unnest(lease.seqs) AS seq, unnest(lease.tids) AS tid
-        FROM "outbox"."outbox_lease" AS lease WHERE lease.number = ANY (p_live))
-    SELECT array_agg(done.id), array_agg(done.seq), array_agg(done.lease), array_agg(held.tid)
-    INTO ids, seqs, leases, tids
-    FROM unnest(p_lease, p_ids, p_seqs) AS done (lease, id, seq)
-    JOIN held ON held.number = done.lease AND held.seq = done.seq;
+    SELECT coalesce(array_agg(held.id), '{}'), coalesce(array_agg(held.seq), '{}'), coalesce(array_agg(held.tid), '{}')
+    INTO ids, seqs, tids
+    FROM unnest(p_lease.ids, p_lease.seqs, p_lease.tids) AS held (id, seq, tid) JOIN unnest(p_seqs) AS done (seq) USING (seq);
 END
 $$;
 
 -- Completes events where their rows were when they were claimed, and returns how many were there. One scan over the
 -- places, not one for each: a new one asks the file system how long the table is.
-CREATE FUNCTION "outbox"."outbox_complete_at"(
-    p_tids tid[], p_ids uuid[], p_seqs bigint[], p_delete boolean, p_now timestamptz) RETURNS bigint LANGUAGE plpgsql
+CREATE FUNCTION "outbox"."outbox_complete_at"(p_tids tid[], p_seqs bigint[], p_delete boolean, p_now timestamptz)
+    RETURNS bigint LANGUAGE plpgsql
     SET enable_seqscan = off SET enable_bitmapscan = off SET enable_indexscan = off SET enable_indexonlyscan = off
     SET enable_mergejoin = off SET enable_nestloop = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     v_ended bigint;
 BEGIN
     IF p_delete THEN
-        DELETE FROM "outbox"."outbox" AS event USING unnest(p_ids, p_seqs) AS done (id, seq)
-        WHERE event.ctid = ANY (p_tids) AND event.id = done.id AND event.seq = done.seq AND event.status = 'pending';
+        DELETE FROM "outbox"."outbox" AS event USING unnest(p_seqs) AS done (seq)
+        WHERE event.ctid = ANY (p_tids) AND event.seq = done.seq AND event.status = 'pending';
     ELSE
         UPDATE "outbox"."outbox" AS event SET status = 'completed', processed_at = p_now
-        FROM unnest(p_ids, p_seqs) AS done (id, seq)
-        WHERE event.ctid = ANY (p_tids) AND event.id = done.id AND event.seq = done.seq AND event.status = 'pending';
+        FROM unnest(p_seqs) AS done (seq)
+        WHERE event.ctid = ANY (p_tids) AND event.seq = done.seq AND event.status = 'pending';
     END IF;
     GET DIAGNOSTICS v_ended = ROW_COUNT;
     RETURN v_ended;
@@ -138,26 +150,30 @@ $$;
 
 -- Records outcomes, and returns the events that were no longer held: nothing was changed for those.
 --
--- p_leases, p_secrets: the tokens. p_done_lease, p_done_ids, p_done_seqs: completed events, side by side.
+-- p_leases, p_secrets: the tokens. p_counts: how many events of each were completed. p_seqs: those, lease after lease.
 -- p_rest: the others, [{"lease", "id", "seq", "kind": retry | failed | released, "after_ms", "error", "done", "key_policy"}].
 -- p_async: whether a crash of the server may forget this (the events are then delivered again).
 -- p_delete: delete completed events instead of keeping them.
 CREATE FUNCTION "outbox"."outbox_settle"(
-    p_leases bigint[], p_secrets bigint[], p_done_lease bigint[], p_done_ids uuid[], p_done_seqs bigint[],
-    p_rest json, p_async boolean, p_delete boolean)
+    p_leases bigint[], p_secrets bigint[], p_counts integer[], p_seqs bigint[], p_rest json, p_async boolean, p_delete boolean)
     RETURNS TABLE (lost_lease bigint, lost_seq bigint) LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp
     SET enable_seqscan = off SET enable_bitmapscan = off SET enable_mergejoin = off
     SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     v_now timestamptz;
-    v_live bigint[];
-    v_ids uuid[];
-    v_seqs bigint[];
-    v_tids tid[];
+    v_live bigint[] := '{}';
+    v_ids uuid[] := '{}';
+    v_seqs bigint[] := '{}';
+    v_tids tid[] := '{}';
+    v_token record;
+    v_end integer := 0;
+    v_part bigint[];
+    v_held record;
+    v_whole bigint[] := '{}';
+    v_gone_lease bigint[] := '{}';
+    v_gone_seqs bigint[] := '{}';
     v_ended bigint;
-    v_gone_lease bigint[];
-    v_gone_seqs bigint[];
     v_rest record;
     v_handed_back boolean := false;
     v_lease record;
@@ -169,25 +185,48 @@ BEGIN
     -- ORDER: the clock is read after the rows are locked, or a lease could end while this waits for them.
     PERFORM FROM "outbox"."outbox_lease" WHERE number = ANY (p_leases) ORDER BY number FOR UPDATE;
     v_now := clock_timestamp();
-    SELECT coalesce(array_agg(lease.number), '{}') INTO v_live
-        FROM unnest(p_leases, p_secrets) AS token (number, secret)
-        JOIN "outbox"."outbox_lease" AS lease ON lease.number = token.number AND lease.secret = token.secret
-        WHERE lease.until > v_now;
 
-    SELECT held.ids, held.seqs, held.leases, held.tids INTO v_ids, v_seqs, v_gone_lease, v_tids
-        FROM "outbox"."outbox_held"(v_live, p_done_lease, p_done_ids, p_done_seqs) AS held;
-    v_gone_seqs := v_seqs;
-    v_ended := "outbox"."outbox_complete_at"(v_tids, v_ids, v_seqs, p_delete, v_now);
+    FOR v_token IN
+        SELECT token.number, token.count, lease, lease.number IS NOT NULL AS live
+        FROM unnest(p_leases, p_secrets, p_counts) WITH ORDINALITY AS token (number, secret, count, n)
+        LEFT JOIN "outbox"."outbox_lease" AS lease
+            ON lease.number = token.number AND lease.secret = token.secret AND lease.until > v_now
+        ORDER BY token.n
+    LOOP
+        v_part := p_seqs[v_end + 1 : v_end + v_token.count];
+        v_end := v_end + v_token.count;
+        IF NOT v_token.live THEN
+            RETURN QUERY SELECT v_token.number, done.seq FROM unnest(v_part) AS done (seq);
+            CONTINUE;
+        END IF;
+        v_live := v_live || v_token.number;
+        -- Mostly all events of a claim are completed, and by one call.
+        IF v_part = (v_token.lease).seqs THEN
+            v_whole := v_whole || v_token.number;
+            v_ids := v_ids || (v_token.lease).ids;
+            v_seqs := v_seqs || v_part;
+            v_tids := v_tids || (v_token.lease).tids;
+        ELSIF v_part <> '{}' THEN
+            v_held := "outbox"."outbox_held"(v_token.lease, v_part);
+            v_ids := v_ids || v_held.ids;
+            v_seqs := v_seqs || v_held.seqs;
+            v_tids := v_tids || v_held.tids;
+            v_gone_lease := v_gone_lease || array_fill(v_token.number, ARRAY[cardinality(v_held.seqs)]);
+            v_gone_seqs := v_gone_seqs || v_held.seqs;
+            IF cardinality(v_held.seqs) < cardinality(v_part) THEN
+                RETURN QUERY SELECT v_token.number, done.seq FROM unnest(v_part) AS done (seq)
+                    WHERE done.seq NOT IN (SELECT unnest(v_held.seqs));
+            END IF;
+        END IF;
+    END LOOP;
+
+    v_ended := "outbox"."outbox_complete_at"(v_tids, v_seqs, p_delete, v_now);
     -- Where rows are not seen, their leases must not end: the events would stay as they are, and nobody would know.
-    IF v_ended < cardinality(v_ids) OR p_rest IS NOT NULL THEN
+    IF v_ended < cardinality(v_seqs) OR p_rest IS NOT NULL THEN
         PERFORM "outbox"."outbox_require_sight"();
     END IF;
-    IF v_ended < cardinality(v_ids) THEN
+    IF v_ended < cardinality(v_seqs) THEN
         PERFORM "outbox"."outbox_complete"(v_ids, v_seqs, p_delete, v_now);
-    END IF;
-    IF coalesce(cardinality(v_ids), 0) < cardinality(p_done_ids) THEN
-        RETURN QUERY SELECT done.lease, done.seq FROM unnest(p_done_lease, p_done_seqs) AS done (lease, seq)
-            WHERE (done.lease, done.seq) NOT IN (SELECT gone.lease, gone.seq FROM unnest(v_gone_lease, v_gone_seqs) AS gone (lease, seq));
     END IF;
 
     IF p_rest IS NOT NULL THEN
@@ -215,9 +254,8 @@ BEGIN
         END IF;
     END IF;
 
-    IF cardinality(v_live) = 1 AND v_gone_seqs IS NOT NULL THEN
-        PERFORM "outbox"."outbox_shrink_lease"(v_live[1], v_gone_seqs, v_now);
-        RETURN;
+    IF v_whole <> '{}' THEN
+        PERFORM "outbox"."outbox_end_leases"(v_whole, v_now);
     END IF;
     FOR v_lease IN
         SELECT gone.lease AS number, array_agg(gone.seq) AS seqs FROM unnest(v_gone_lease, v_gone_seqs) AS gone (lease, seq)

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use outbox_core::{ClaimToken, KeyPolicy, Outcome, PartName, Position, Settled, Settlement};
 use serde_json::{Value, json};
 use sqlx::{PgConnection, Row};
-use uuid::Uuid;
 
 use crate::sql::Sql;
 
@@ -22,11 +21,15 @@ pub(super) struct Settle {
 /// Settlements as lists that run side by side.
 #[derive(Default)]
 struct Columns {
-    secrets: BTreeMap<i64, i64>,
-    done_lease: Vec<i64>,
-    done_ids: Vec<Uuid>,
-    done_seqs: Vec<i64>,
+    claims: BTreeMap<i64, Done>,
     rest: Vec<Value>,
+}
+
+/// The completed events of one claim.
+#[derive(Default)]
+struct Done {
+    secret: i64,
+    seqs: Vec<i64>,
 }
 
 impl Settle {
@@ -37,16 +40,15 @@ impl Settle {
         settlements: Vec<Settlement>,
     ) -> Result<Settled, sqlx::Error> {
         let columns = Columns::collect(settlements);
-        let (numbers, secrets): (Vec<i64>, Vec<i64>) = columns.secrets.iter().unzip();
+        let claims = columns.claims.values();
         let rest = (!columns.rest.is_empty()).then(|| Value::Array(columns.rest).to_string());
         let lost = self
             .settle
             .query()
-            .bind(numbers)
-            .bind(secrets)
-            .bind(columns.done_lease)
-            .bind(columns.done_ids)
-            .bind(columns.done_seqs)
+            .bind(columns.claims.keys().copied().collect::<Vec<_>>())
+            .bind(claims.clone().map(|done| done.secret).collect::<Vec<_>>())
+            .bind(claims.clone().map(Done::count).collect::<Vec<_>>())
+            .bind(claims.flat_map(|done| &done.seqs).copied().collect::<Vec<_>>())
             .bind(rest)
             .bind(self.asynchronous)
             .bind(self.delete)
@@ -56,11 +58,17 @@ impl Settle {
             .iter()
             .map(|row| {
                 let number: i64 = row.try_get(0)?;
-                let secret = columns.secrets.get(&number).copied().unwrap_or_default();
+                let secret = columns.claims.get(&number).map_or(0, |done| done.secret);
                 Ok((ClaimToken::from_parts(number, secret), Position(row.try_get(1)?)))
             })
             .collect::<Result<_, sqlx::Error>>()?;
         Ok(Settled::except(lost))
+    }
+}
+
+impl Done {
+    fn count(&self) -> i32 {
+        i32::try_from(self.seqs.len()).unwrap_or(i32::MAX)
     }
 }
 
@@ -74,11 +82,10 @@ impl Columns {
             outcome,
         } in settlements
         {
-            columns.secrets.insert(token.number(), token.secret());
+            let done = columns.claims.entry(token.number()).or_default();
+            done.secret = token.secret();
             if outcome == Outcome::Completed {
-                columns.done_lease.push(token.number());
-                columns.done_ids.push(id.as_uuid());
-                columns.done_seqs.push(position.0);
+                done.seqs.push(position.0);
                 continue;
             }
             let mut one = json!({ "lease": token.number(), "id": id.as_uuid(), "seq": position.0 });
@@ -86,6 +93,10 @@ impl Columns {
                 one.extend(more);
             }
             columns.rest.push(one);
+        }
+        // In the order of a claim, so that the server sees at once when all of it is completed.
+        for done in columns.claims.values_mut() {
+            done.seqs.sort_unstable();
         }
         columns
     }
