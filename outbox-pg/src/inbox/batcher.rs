@@ -2,8 +2,10 @@
 //!
 //! # Overview
 //! The relay dispatches events at the same time, each on its own. Each joins a queue; while one transaction runs, the
-//! next batch gathers behind it. So a batch is as large as the load, and a lone event waits for nobody. It fits every
-//! dispatcher, and events of one key are never in one batch, for they are dispatched one after the other.
+//! next batch gathers behind it. So a batch is as large as the load, and a lone event waits for nobody. Whose batch has
+//! just ended makes room for others in the relay, which come one by one: they are waited for, for a moment, or the first
+//! of them would be a batch of its own. It fits every dispatcher, and events of one key are never in one batch, for they
+//! are dispatched one after the other.
 //!
 //! # Failure
 //! When a batch fails, each of its events is tried in a transaction of its own: a bad one harms only itself. When the
@@ -15,13 +17,18 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use outbox_core::{Context, Event, Handler, HandlerError, PartName, TenantId};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
+use tokio::time::timeout;
 
 use super::PgInbox;
 use super::batch::TxBatchHandler;
 use super::transaction::recorded_name;
+
+/// How long the successors of a batch are waited for.
+const GATHER: Duration = Duration::from_millis(2);
 
 /// A [`Handler`] that hands events to a [`TxBatchHandler`] in batches. Made by [`PgInbox::batched`].
 ///
@@ -37,10 +44,14 @@ struct Shared<E, H> {
     events_max: usize,
     transactions_max: usize,
     queue: Mutex<Queue<E>>,
+    /// As many events wait as were wanted.
+    gathered: Notify,
 }
 
 struct Queue<E> {
     waiting: VecDeque<Item<E>>,
+    /// How many events a task waits for.
+    wanted: usize,
     /// How many transactions run.
     running: usize,
 }
@@ -67,8 +78,10 @@ impl<E, H> Batched<E, H> {
                 transactions_max: limits.1,
                 queue: Mutex::new(Queue {
                     waiting: VecDeque::new(),
+                    wanted: 0,
                     running: 0,
                 }),
+                gathered: Notify::new(),
             }),
         }
     }
@@ -151,6 +164,9 @@ impl<E: Event, H: TxBatchHandler<E>> Place<E, H> {
         let mut queue = shared.queue();
         queue.waiting.push_back(item);
         if queue.running >= shared.transactions_max {
+            if queue.waiting.len() == queue.wanted {
+                shared.gathered.notify_one();
+            }
             return None;
         }
         queue.running += 1;
@@ -163,8 +179,28 @@ impl<E: Event, H: TxBatchHandler<E>> Place<E, H> {
     /// Runs batches until none is waiting.
     async fn run(mut self) {
         while let Some(batch) = self.next() {
+            let events = batch.items.len();
             Arc::clone(&self.shared).run(batch).await;
+            if events > 1 {
+                self.gather(events).await;
+            }
         }
+    }
+
+    /// Waits for as many events as the last batch had, for a moment.
+    async fn gather(&self, events: usize) {
+        let enough = || {
+            let mut queue = self.shared.queue();
+            queue.wanted = events;
+            queue.waiting.len() >= events
+        };
+        let gathered = async {
+            while !enough() {
+                self.shared.gathered.notified().await;
+            }
+        };
+        // When fewer come than before, what is there will do.
+        let _ = timeout(GATHER, gathered).await;
     }
 
     fn next(&mut self) -> Option<Batch<E>> {

@@ -125,7 +125,6 @@ impl PgInbox {
         query.bind(id.as_uuid()).fetch_one(tx).await?.try_get(0)
     }
 
-    /// The same for many events of one tenant; returns those that are new, in no order.
     /// Has the server give up a statement of this transaction that takes longer.
     pub(crate) async fn limit_statements(
         &self,
@@ -137,6 +136,7 @@ impl PgInbox {
         query.execute(tx).await.map(drop)
     }
 
+    /// As [`receive`](Self::receive), for many events of one tenant; returns those that are new, in no order.
     pub(crate) async fn receive_all(
         &self,
         tx: &mut PgConnection,
