@@ -251,3 +251,70 @@ impl<E, H> Shared<E, H> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use outbox_core::{Delivery, Envelope, EventId, EventType, Payload, State};
+    use sqlx::postgres::PgPoolOptions;
+    use sqlx::{PgConnection, PgPool};
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::Names;
+
+    #[derive(serde::Serialize, serde::Deserialize)]
+    struct Noted;
+
+    impl Event for Noted {
+        const EVENT_TYPE: &'static str = "Noted";
+    }
+
+    async fn note(_: Vec<(Noted, Context)>, _: &mut PgConnection) -> Result<(), HandlerError> {
+        Ok(())
+    }
+
+    fn item() -> Item<Noted> {
+        let id = EventId::from_uuid(uuid::Uuid::nil());
+        let (event_type, payload) = (EventType::new("Noted").unwrap(), Payload::from_json("null"));
+        let envelope = Envelope::new(id, event_type, payload, jiff::Timestamp::UNIX_EPOCH);
+        let delivery = Delivery::new(Arc::new(envelope), Instant::now());
+        Item {
+            event: Noted,
+            ctx: Context::new(Arc::new(delivery), Arc::new(State::default())),
+            name: PartName::new("notes").unwrap(),
+            done: oneshot::channel().0,
+        }
+    }
+
+    fn pool() -> PgPool {
+        PgPoolOptions::new()
+            .connect_lazy("postgres://nowhere.invalid")
+            .unwrap()
+    }
+
+    /// How long the task that has the place of this handler waits for 20 events when so many come.
+    async fn wait(coming: usize) -> Duration {
+        let shared = Batched::new(PgInbox::new(pool(), &Names::default()), note).shared;
+        let place = Place::join(&shared, item()).unwrap();
+        shared.queue().waiting.clear();
+        let began = Instant::now();
+        let gathering = tokio::spawn(async move { place.gather(20).await });
+        tokio::task::yield_now().await;
+        for _ in 0..coming {
+            assert!(Place::join(&shared, item()).is_none(), "the place is held");
+        }
+        gathering.await.unwrap();
+        began.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_successors_of_a_batch_are_waited_for_until_they_are_as_many() {
+        assert_eq!(wait(20).await, Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn fewer_successors_are_waited_for_for_a_moment() {
+        let waited = wait(19).await;
+        assert!(waited >= GATHER && waited < GATHER * 2, "{waited:?}");
+    }
+}
