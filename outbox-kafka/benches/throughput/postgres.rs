@@ -1,5 +1,6 @@
 //! From Postgres to a topic.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -16,6 +17,8 @@ use super::{REPETITIONS, guarded, measure, median, naive};
 
 const EVENTS: usize = 50_000;
 const KEYS: usize = 10_000;
+/// Deliveries that wait for the broker cost next to nothing, so there may be many: as `docs/module-extraction.md` advises.
+const CONCURRENCY: NonZeroU32 = NonZeroU32::new(1000).unwrap();
 
 /// Counts what a dispatcher delivers; without one, everything is delivered at once.
 struct Counted {
@@ -78,6 +81,7 @@ async fn drain(database: &TestDatabase, dispatcher: Option<Arc<dyn Dispatcher>>)
         .await
         .unwrap();
     let relay = Relay::builder(Arc::new(source), counted.clone())
+        .concurrency(CONCURRENCY)
         .build()
         .unwrap()
         .spawn();
