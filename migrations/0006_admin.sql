@@ -269,6 +269,10 @@ DECLARE
 BEGIN
     PERFORM "outbox"."outbox_require_read_committed"();
     PERFORM "outbox"."outbox_require_sight"();
+    -- With less it would never be finished.
+    IF p_limit IS NULL OR p_limit < 1 THEN
+        RAISE EXCEPTION 'a step takes 1 event or more, not %', p_limit USING ERRCODE = 'invalid_parameter_value';
+    END IF;
     -- Locked: two who carry on the same action take turns.
     SELECT * INTO v_act FROM "outbox"."outbox_audit"
         WHERE number = p_number AND action IN ('redrive', 'discard') FOR UPDATE;
@@ -298,8 +302,9 @@ BEGIN
 END
 $$;
 
--- Turns completed events into failed ones, for a redrive to deliver them again to all their handlers: for a type that was
--- completed while nobody listened to it. Touches settled rows only, so it needs no lock.
+-- Turns completed events into failed ones, for a redrive to deliver them again to all their handlers, those too that were
+-- done with an event before it was completed: for a type that was completed while nobody listened to it. Touches settled
+-- rows only, so it needs no lock.
 CREATE FUNCTION "outbox"."outbox_reopen"(
     p_type text, p_newer interval, p_reason text DEFAULT '', p_actor text DEFAULT current_user)
     RETURNS bigint LANGUAGE plpgsql AS $$
@@ -308,7 +313,7 @@ DECLARE
     v_events bigint;
 BEGIN
     PERFORM "outbox"."outbox_require_sight"();
-    UPDATE "outbox"."outbox" SET status = 'failed', error = 'reopened', processed_at = v_now
+    UPDATE "outbox"."outbox" SET status = 'failed', error = 'reopened', processed_at = v_now, done_parts = NULL
         WHERE status = 'completed' AND event_type = p_type AND processed_at > v_now - p_newer;
     GET DIAGNOSTICS v_events = ROW_COUNT;
     INSERT INTO "outbox"."outbox_audit" (action, filter, reason, actor, events, finished_at)
@@ -336,6 +341,9 @@ DECLARE
     v_cutoff timestamptz := clock_timestamp() - p_retention;
 BEGIN
     PERFORM "outbox"."outbox_require_sight"();
+    IF p_pages IS NULL OR p_pages < 1 THEN
+        RAISE EXCEPTION 'a step takes 1 page or more, not %', p_pages USING ERRCODE = 'invalid_parameter_value';
+    END IF;
     DELETE FROM "outbox"."outbox" AS event
         WHERE event.ctid >= v_from AND event.ctid < v_to AND event.processed_at < v_cutoff
             AND (event.status = 'completed' OR (

@@ -51,6 +51,9 @@ DECLARE
     v_to tid := format('(%s,0)', p_page + p_pages);
 BEGIN
     PERFORM "outbox"."outbox_require_sight"();
+    IF p_pages IS NULL OR p_pages < 1 THEN
+        RAISE EXCEPTION 'a step takes 1 page or more, not %', p_pages USING ERRCODE = 'invalid_parameter_value';
+    END IF;
     DELETE FROM "outbox"."processed_events" AS known
         WHERE known.ctid >= v_from AND known.ctid < v_to AND known.processed_at < clock_timestamp() - p_retention;
     GET DIAGNOSTICS deleted = ROW_COUNT;

@@ -78,6 +78,27 @@ async fn a_filter_that_is_not_understood_picks_nothing_and_leaves_no_action() {
 }
 
 #[tokio::test]
+async fn a_step_that_would_come_no_further_is_refused() {
+    let world = World::new().await;
+    world.run(FAILED).await;
+    let begin = "SELECT outbox.outbox_begin_action('redrive', '{}')";
+    let begun = number(&world, begin).await;
+
+    for size in ["0", "-1", "NULL"] {
+        for step in [
+            format!("SELECT * FROM outbox.outbox_act({begun}, {size})"),
+            format!("SELECT * FROM outbox.outbox_prune('7 days', false, 0, {size})"),
+            format!("SELECT * FROM outbox.outbox_prune_inbox('7 days', 0, {size})"),
+        ] {
+            let (code, message) = refusal(&world, &step).await;
+            assert_eq!(code, "22023", "{message}");
+            assert!(message.contains("or more, not"), "{message}");
+        }
+    }
+    assert_eq!(world.count("status = 'failed'").await, 1);
+}
+
+#[tokio::test]
 async fn an_empty_part_of_the_error_is_refused_and_said() {
     let world = World::new().await;
     world.run(FAILED).await;

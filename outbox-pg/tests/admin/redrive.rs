@@ -44,6 +44,30 @@ async fn a_redriven_event_starts_a_new_cycle_and_keeps_what_is_done() {
 }
 
 #[tokio::test]
+async fn a_reopened_event_is_delivered_to_all_its_handlers_again() {
+    let world = World::new().await;
+    let source = world.quiet_source().await;
+    world.publish(event("1")).await;
+    let retry = Outcome::Retry {
+        after: Duration::ZERO,
+        error: "once".to_owned(),
+        done: vec![outbox_core::PartName::new("mail").unwrap()],
+    };
+    settle(&source, &claim(&source, 1).await[0], retry).await;
+    assert_eq!(drain(&source).await, ["1"]);
+
+    world
+        .run("SELECT outbox.outbox_reopen('Counted', '1 hour')")
+        .await;
+    let action = admin(&world).redrive(&FailedFilter::all(), "").await.unwrap();
+    action.run().await.unwrap();
+
+    let again = claim(&source, 10).await;
+    assert_eq!(again.len(), 1);
+    assert_eq!((again[0].attempt, again[0].done.as_slice()), (1, [].as_slice()));
+}
+
+#[tokio::test]
 async fn only_failed_events_are_redriven() {
     let world = World::new().await;
     let source = world.quiet_source().await;
