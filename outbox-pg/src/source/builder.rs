@@ -14,7 +14,7 @@ use super::claim::Claim;
 use super::listener::{Ears, Hearing, Listener};
 use super::mark::{Flow, Marker};
 use super::reach::reach;
-use super::session::Sessions;
+use super::session::{Sessions, Slow};
 use super::settle::Settle;
 use super::sight::Sight;
 use crate::error::source_error;
@@ -281,7 +281,10 @@ impl PgSourceBuilder {
                 .await
                 .map_err(failed)?;
         }
-        let preflight = self.look(&mut connection).await?;
+        // A lock on the tables, as of a migration that waits itself, must not keep the start waiting for ever.
+        let preflight = tokio::time::timeout(self.deadline, self.look(&mut connection))
+            .await
+            .map_err(|_| SourceError::unavailable("start", Slow(self.deadline)))??;
         if self.pooler {
             sqlx::raw_sql("COMMIT")
                 .execute(&mut connection)

@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use outbox_core::{
     Context, Delivered, Delivery, Dispatcher, Envelope, Event, EventId, EventType, Failure, Handler,
-    HandlerError, PartName, Payload, Published, Relay, State, TenantId,
+    HandlerError, PartName, Payload, Published, Relay, SourceErrorKind, State, TenantId,
 };
 use outbox_pg::{Names, PgInbox, PgSource, PublishFollowUp, StartError};
 use sqlx::postgres::PgPoolOptions;
@@ -33,6 +33,30 @@ async fn a_relay_that_cannot_see_every_tenant_refuses_to_start() {
         cast.run("owner", &remedy).await.unwrap();
         cast.source(part).start().await.unwrap();
     }
+    cast.leave().await;
+}
+
+#[tokio::test]
+async fn a_start_is_not_kept_waiting_for_ever_by_a_lock_on_the_tables() {
+    let cast = Cast::new().await;
+    cast.isolate_tenants().await;
+    let mut keeper = cast.connect("owner").await;
+    cast::run_on(&mut keeper, "BEGIN").await.unwrap();
+    cast::run_on(&mut keeper, "LOCK TABLE outbox.outbox")
+        .await
+        .unwrap();
+
+    let start = cast.source("relay").deadline(Duration::from_millis(500)).start();
+    let refused = tokio::time::timeout(Duration::from_secs(60), start)
+        .await
+        .unwrap();
+
+    let StartError::Source(refused) = refused.unwrap_err() else {
+        panic!("the role may do everything");
+    };
+    assert_eq!(refused.kind(), SourceErrorKind::Unavailable);
+    keeper.close().await.unwrap();
+    cast.source("relay").start().await.unwrap();
     cast.leave().await;
 }
 
