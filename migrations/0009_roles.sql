@@ -73,7 +73,9 @@ DECLARE
     v_roles text;
 BEGIN
     EXECUTE format('GRANT USAGE ON SCHEMA "outbox" TO %I', p_role);
-    EXECUTE format('GRANT SELECT, UPDATE, DELETE ON "outbox"."outbox" TO %I', p_role);
+    -- What becomes of an event is the relay's; what was published is nobody's to change.
+    EXECUTE format('GRANT SELECT, DELETE, UPDATE (status, class, available_at, retry_count, claim_count, alone, done_parts,
+        error, processed_at, discarded_at) ON "outbox"."outbox" TO %I', p_role);
     EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON "outbox"."outbox_lease", "outbox"."outbox_block" TO %I', p_role);
     -- It adds rows, and notes how far its actions came: who did what, when and why is not for it to choose or change.
     EXECUTE format('GRANT SELECT, INSERT (action, filter, reason, actor, events, finished_at),

@@ -17,9 +17,14 @@ UNION ALL
 SELECT string_agg(wanted.privilege, ', ' ORDER BY wanted.privilege) || ' on ' || wanted.kind || ' ' || $1 || '.' || class.relname
 FROM wanted JOIN outbox ON true
 JOIN pg_catalog.pg_class AS class ON class.relnamespace = outbox.relnamespace AND class.relname = $2 || wanted.suffix
-WHERE NOT CASE wanted.kind
-    WHEN 'table' THEN has_table_privilege(class.oid, wanted.privilege)
-    ELSE has_sequence_privilege(class.oid, wanted.privilege) END
+WHERE NOT CASE
+    WHEN wanted.kind = 'sequence' THEN has_sequence_privilege(class.oid, wanted.privilege)
+    -- Of an event, only what becomes of it.
+    WHEN wanted.suffix = '' AND wanted.privilege = 'UPDATE' THEN (
+        SELECT bool_and(has_column_privilege(class.oid, attnum, 'UPDATE')) FROM pg_catalog.pg_attribute
+        WHERE attrelid = class.oid AND attname IN ('status', 'class', 'available_at', 'retry_count', 'claim_count', 'alone',
+            'done_parts', 'error', 'processed_at', 'discarded_at'))
+    ELSE has_table_privilege(class.oid, wanted.privilege) END
 GROUP BY wanted.kind, class.relname
 UNION ALL
 -- One is worth a name; of many it is the grant that is missing.

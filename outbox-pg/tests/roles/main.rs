@@ -28,7 +28,7 @@ const INSERT: &str =
     "INSERT INTO outbox.outbox (id, event_type, payload) VALUES (gen_random_uuid(), 'Counted', '1')";
 
 /// What each part may do, and nobody else but the owner.
-const DEEDS: [(&str, &[&str]); 31] = [
+const DEEDS: [(&str, &[&str]); 34] = [
     (INSERT, &["publisher"]),
     (
         "INSERT INTO outbox.outbox (id, event_type, payload, status) VALUES (gen_random_uuid(), 'Counted', '1', 'completed')",
@@ -43,6 +43,9 @@ const DEEDS: [(&str, &[&str]); 31] = [
     ("SELECT seq FROM outbox.outbox", &["relay"]),
     ("SELECT ctid FROM outbox.outbox", &["relay"]),
     ("UPDATE outbox.outbox SET error = ''", &["relay"]),
+    ("UPDATE outbox.outbox SET payload = '1'", &[]),
+    ("UPDATE outbox.outbox SET tenant_id = 'b'", &[]),
+    ("UPDATE outbox.outbox SET event_type = 'Paid'", &[]),
     ("DELETE FROM outbox.outbox", &["relay"]),
     ("TRUNCATE outbox.outbox", &[]),
     ("SELECT FROM outbox.outbox_lease", &["relay"]),

@@ -54,7 +54,7 @@ const RELAY: [&str; 24] = [
     "SELECT outbox_migration",
     "SELECT outbox_seq",
     "SELECT processed_events",
-    "UPDATE outbox",
+    "UPDATE outbox (status, class, available_at, retry_count, claim_count, alone, done_parts, error, processed_at, discarded_at)",
     "UPDATE outbox_audit (events, reached, finished_at)",
     "UPDATE outbox_block",
     "UPDATE outbox_lease",
