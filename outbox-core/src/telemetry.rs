@@ -61,6 +61,10 @@ pub mod log_line {
     pub const BREAKER_OPENED: &str = "outbox_breaker_opened";
     /// It is back.
     pub const BREAKER_CLOSED: &str = "outbox_breaker_closed";
+    /// Nobody handles events of a type. Once for each type.
+    pub const TYPE_UNHANDLED: &str = "outbox_type_unhandled";
+    /// A handler panicked while what was left of it was dropped; its outcome stands.
+    pub const HANDLER_DROP_PANICKED: &str = "outbox_handler_drop_panicked";
     /// An event became a dead letter.
     pub const EVENT_FAILED: &str = "outbox_event_failed";
     /// The in-process dispatcher starts.

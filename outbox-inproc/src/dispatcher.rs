@@ -67,7 +67,7 @@ impl InProcDispatcher {
             return combine(&delivery.done, []);
         }
         if self.is_news(event_type) {
-            tracing::warn!(%event_type, policy = ?self.unhandled, "no handler for event type");
+            tracing::warn!(%event_type, policy = ?self.unhandled, "{}", log_line::TYPE_UNHANDLED);
         }
         let failure = match self.unhandled {
             Unhandled::Complete => return Ok(Delivered::Unhandled),

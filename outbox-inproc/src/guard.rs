@@ -7,6 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::task::{Context as TaskContext, Poll};
 
+use outbox_core::telemetry::log_line;
 use outbox_core::{BoxError, HandlerError};
 
 /// The most bytes kept of one handler's error: enough to say what happened, and ten failing handlers still fit.
@@ -68,7 +69,7 @@ impl Future for GuardedFuture<'_> {
         };
         // The handler's word stands: a panic after it has spoken changes nothing.
         if let Err(panic) = self.abandon() {
-            tracing::warn!(panic, "handler panicked in drop after it had ended");
+            tracing::warn!(panic, "{}", log_line::HANDLER_DROP_PANICKED);
         }
         Poll::Ready(end)
     }
@@ -77,7 +78,7 @@ impl Future for GuardedFuture<'_> {
 impl Drop for GuardedFuture<'_> {
     fn drop(&mut self) {
         if let Err(panic) = self.abandon() {
-            tracing::warn!(panic, "handler panicked in drop");
+            tracing::warn!(panic, "{}", log_line::HANDLER_DROP_PANICKED);
         }
     }
 }

@@ -16,6 +16,9 @@ use crate::labels::Labels;
 /// The most event types, and the most handlers, that have a label of their own. The rest share the label `other`.
 pub const LABELS_MAX: usize = 200;
 
+/// What stands for the type of an event that cannot be decoded.
+const UNDECODABLE: &str = "undecodable";
+
 /// From a millisecond to a day: a lag may be either.
 const SECONDS: [f64; 17] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0, 600.0, 3600.0,
@@ -102,7 +105,7 @@ impl OtelMetrics {
                 .with_description(what)
                 .build()
         };
-        Self {
+        let metrics = Self {
             lag: seconds(metric::LAG_SECONDS, "from publishing an event to settling it"),
             batch: meter
                 .u64_histogram(metric::BATCH_SIZE)
@@ -140,7 +143,11 @@ impl OtelMetrics {
             failed: level(metric::FAILED_EVENTS, "{event}", "dead letters"),
             types: Labels::new(LABELS_MAX),
             handlers: Labels::new(LABELS_MAX),
-        }
+        };
+        // From zero on: what a counter shows at first is no increase to those who watch it.
+        metrics.claims_lost.add(0, &[]);
+        metrics.poll_errors.add(0, &[]);
+        metrics
     }
 
     /// Keeps labels for these event types, so that none from outside can take their place.
@@ -204,9 +211,11 @@ impl Metrics for OtelMetrics {
     }
 
     fn settled(&self, event_type: Option<&EventType>, outcome: OutcomeLabel, lag: Option<Duration>) {
-        let event_type = event_type.map_or("undecodable", EventType::as_str);
+        // A label of its own, for which there is always room.
+        let event_type =
+            event_type.map_or_else(|| Arc::from(UNDECODABLE), |name| self.types.of(name.as_str()));
         let labels = [
-            KeyValue::new("event_type", self.types.of(event_type)),
+            KeyValue::new("event_type", event_type),
             KeyValue::new("outcome", outcome.as_str()),
         ];
         self.events.add(1, &labels);

@@ -12,11 +12,11 @@ use opentelemetry::propagation::{Extractor, Injector, TextMapPropagator};
 use opentelemetry::trace::{SpanContext, TraceContextExt};
 use opentelemetry_sdk::propagation::{BaggagePropagator, TraceContextPropagator};
 use outbox_core::telemetry::SpanLinks;
-use outbox_core::{Delivery, EventId, Headers, TenantId, header};
+use outbox_core::{Delivery, EventId, HEADER_BYTES_MAX, Headers, TenantId, header};
 use tracing::Span;
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 
-/// More baggage than this is left behind: an event's headers are limited, and publishing must not fail over it.
+/// More baggage than this is left behind, however much room there is.
 const BAGGAGE_BYTES_MAX: usize = 4096;
 
 struct Read<'a>(&'a Headers);
@@ -31,7 +31,8 @@ impl Extractor for Read<'_> {
     }
 }
 
-/// Adds headers, and leaves those alone that are there.
+/// Adds headers, and leaves those alone that are there. What an event has no room for is left behind: a request may bring
+/// more of it than fits, and publishing must not fail over that.
 struct Write<'a>(&'a mut Headers);
 
 impl Injector for Write<'_> {
@@ -39,7 +40,10 @@ impl Injector for Write<'_> {
         if value.is_empty() || key == header::BAGGAGE && value.len() > BAGGAGE_BYTES_MAX {
             return;
         }
-        self.0.entry(key.to_owned()).or_insert(value);
+        let taken: usize = self.0.iter().map(|(name, value)| name.len() + value.len()).sum();
+        if taken + key.len() + value.len() <= HEADER_BYTES_MAX {
+            self.0.entry(key.to_owned()).or_insert(value);
+        }
     }
 }
 

@@ -292,6 +292,31 @@ async fn ten_thousand_hostile_event_types_make_a_bounded_number_of_labels() {
 }
 
 #[test]
+fn what_is_counted_without_labels_begins_at_zero() {
+    let meters = Meters::new();
+    let _metrics = OtelMetrics::new(&meters.meter());
+
+    let collected = meters.collect();
+
+    for name in ["outbox_claims_lost_total", "outbox_poll_errors_total"] {
+        let values: Vec<f64> = collected.of(name).map(|point| point.value).collect();
+        assert_eq!(values, [0.0], "{name}");
+    }
+}
+
+#[test]
+fn what_cannot_be_decoded_has_a_label_of_its_own_however_many_types_there_are() {
+    let meters = Meters::new();
+    let types: Vec<String> = (0..LABELS_MAX).map(|n| n.to_string()).collect();
+    let metrics = OtelMetrics::new(&meters.meter()).with_known_types(types);
+
+    metrics.settled(None, OutcomeLabel::Failed, None);
+
+    let labels = [("event_type", "undecodable")];
+    assert_eq!(meters.collect().value("dispatcher_events_total", &labels), 1.0);
+}
+
+#[test]
 fn prometheus_gets_the_names_as_they_are_documented() {
     let text = PrometheusText::new();
     let metrics = text.metrics();

@@ -10,9 +10,11 @@ use std::time::{Duration, Instant};
 use opentelemetry::propagation::TextMapPropagator;
 use opentelemetry::trace::{SpanKind, TracerProvider};
 use opentelemetry_sdk::error::OTelSdkResult;
-use opentelemetry_sdk::propagation::TraceContextPropagator;
+use opentelemetry_sdk::propagation::{BaggagePropagator, TraceContextPropagator};
 use opentelemetry_sdk::trace::{SdkTracerProvider, SpanData, SpanExporter};
-use outbox_core::{Context, Event, HandlerError, Relay, RelayHandle};
+use outbox_core::{
+    Context, Event, EventType, HEADER_BYTES_MAX, HandlerError, NewEvent, Payload, Relay, RelayHandle,
+};
 use outbox_inproc::Registry;
 use outbox_pg::{Names, PgPublisher, PgSource};
 use outbox_telemetry::{TraceLinks, stamp};
@@ -167,4 +169,39 @@ async fn an_exporter_that_never_answers_stops_neither_the_relay_nor_its_end() {
     assert!(stopping.elapsed() < Relay::STOP_SLACK, "{:?}", stopping.elapsed());
     // Its end would wait for the exporter.
     std::mem::forget(provider);
+}
+
+#[test]
+fn a_request_that_brings_more_than_fits_does_not_keep_an_event_from_being_published() {
+    let process = process();
+    let member = |n: usize| format!("{}{n:02}={}", "k".repeat(250), "v".repeat(250));
+    let list = |members: usize| (0..members).map(member).collect::<Vec<_>>().join(",");
+    let raw = || NewEvent::raw(EventType::new("OrderPlaced").unwrap(), Payload::from_json("1"));
+    for (state, own) in [
+        (32, 0),
+        (20, 4096),
+        (1, HEADER_BYTES_MAX - 200),
+        (0, HEADER_BYTES_MAX - 10),
+    ] {
+        let request = tracing::info_span!("POST /orders");
+        let headers = std::collections::HashMap::from([
+            (
+                "traceparent".to_owned(),
+                format!("00-{TRACE}-b7ad6b7169203331-01"),
+            ),
+            ("tracestate".to_owned(), list(state)),
+            ("baggage".to_owned(), list(8)),
+        ]);
+        let context = TraceContextPropagator::new().extract(&headers);
+        let context = BaggagePropagator::new().extract_with_context(&context, &headers);
+        request.set_parent(context).unwrap();
+
+        let mut event = raw().with_header("x", "y".repeat(own.saturating_sub(1)));
+        request.in_scope(|| stamp(&mut event.headers));
+
+        event.check(100).unwrap();
+        let traced = event.headers.contains_key("traceparent");
+        assert_eq!(traced, own < HEADER_BYTES_MAX - 100, "{own}");
+    }
+    drop(process.end());
 }

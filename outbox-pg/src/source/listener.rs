@@ -166,11 +166,7 @@ impl Listener {
             self.ears.set(Hearing::Down);
             if !told {
                 let error = ended.map(|error| error.to_string());
-                tracing::warn!(
-                    channel = self.channel,
-                    error,
-                    "outbox_listener_down: polling until it is back"
-                );
+                tracing::warn!(channel = self.channel, error, "outbox_listener_down");
                 told = true;
             }
             if began.elapsed() > Duration::from_secs(10) {

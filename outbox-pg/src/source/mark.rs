@@ -139,11 +139,7 @@ impl Marker {
         let read = |error| SourceError::unavailable("sweep", error);
         let (below, stranded): (i64, i64) = (row.try_get(0).map_err(read)?, row.try_get(1).map_err(read)?);
         if below > 0 || stranded > 0 {
-            tracing::error!(
-                below,
-                stranded,
-                "outbox_sweep_mended: events that no claim would have found are due again"
-            );
+            tracing::error!(below, stranded, "outbox_sweep_mended");
         }
         Ok(())
     }
