@@ -125,7 +125,7 @@ pub(crate) struct Status {
     #[arg(long)]
     pub(crate) watch: bool,
     /// How often.
-    #[arg(long, default_value = "2s", value_parser = duration, requires = "watch", value_name = "TIME")]
+    #[arg(long, default_value = "2s", value_parser = interval, requires = "watch", value_name = "TIME")]
     pub(crate) every: Duration,
 }
 
@@ -278,6 +278,9 @@ pub(crate) struct Doctor {
     pub(crate) handled: Vec<String>,
 }
 
+/// Longer ones are mistakes, and no instant that the database knows is so long ago.
+const LONGEST: Duration = Duration::from_secs(1000 * 366 * 24 * 3600);
+
 /// `90s`, `2h 30m`, `7d`.
 fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("{text:?} is no time such as 90s, 2h or 7d");
@@ -285,7 +288,20 @@ fn duration(text: &str) -> Result<Duration, String> {
     let exact = span
         .to_duration(jiff::SpanRelativeTo::days_are_24_hours())
         .map_err(|_| wrong())?;
-    Duration::try_from(exact).map_err(|_| wrong())
+    let time = Duration::try_from(exact).map_err(|_| wrong())?;
+    match time <= LONGEST {
+        true => Ok(time),
+        false => Err(format!("{text:?} is more than 1000 years")),
+    }
+}
+
+/// A time between two looks, which are not for nothing.
+fn interval(text: &str) -> Result<Duration, String> {
+    let time = duration(text)?;
+    match time >= Duration::from_millis(100) {
+        true => Ok(time),
+        false => Err(format!("{text:?} is too often; it takes 100ms or more")),
+    }
 }
 
 #[cfg(test)]
@@ -304,5 +320,9 @@ mod tests {
         assert_eq!(duration("1d 2h"), Ok(Duration::from_secs(26 * 3600)));
         assert!(duration("-5s").is_err());
         assert!(duration("soon").is_err());
+        assert!(duration("366000d").is_ok());
+        assert!(duration("366001d").is_err());
+        assert_eq!(interval("2s"), Ok(Duration::from_secs(2)));
+        assert!(interval("0s").is_err());
     }
 }

@@ -57,7 +57,7 @@ impl Target {
         let connecting = PgConnection::connect_with(&self.options(part)?).await;
         connecting.map_err(|error| match error {
             // A wrong password is for the owner of the URL to mend, like a wrong host.
-            sqlx::Error::Database(refusal) => CliError::Unreachable(refusal.to_string()),
+            sqlx::Error::Database(refusal) => CliError::Unreachable(refusal.message().to_owned()),
             other => CliError::Unreachable(crate::exit::chain(&other)),
         })
     }
@@ -123,5 +123,21 @@ fn user() -> String {
         .iter()
         .find_map(std::env::var_os)
         .map(|name| name.to_string_lossy().into_owned())
+        .filter(|name| !name.is_empty())
+        .or_else(user_number)
         .unwrap_or_default()
+}
+
+/// Containers often set neither variable.
+#[cfg(unix)]
+fn user_number() -> Option<String> {
+    use std::os::unix::fs::MetadataExt;
+
+    let own = std::fs::metadata("/proc/self").ok()?;
+    Some(format!("user {}", own.uid()))
+}
+
+#[cfg(not(unix))]
+fn user_number() -> Option<String> {
+    None
 }

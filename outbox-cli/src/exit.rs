@@ -86,15 +86,26 @@ fn of_database(error: &sqlx::Error) -> Exit {
 }
 
 /// An error and its causes in one line, each said once.
-pub(crate) fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
+pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut text = said(error);
     let mut cause = error.source();
     while let Some(error) = cause {
-        let next = error.to_string();
+        let next = said(error);
         if !text.contains(&next) {
             text = format!("{text}: {next}");
         }
-        cause = error.source();
+        cause = match error.downcast_ref() {
+            Some(sqlx::Error::Database(_)) => None,
+            _ => error.source(),
+        };
     }
     text
+}
+
+/// What an error says. Of what the server says, not the line in the server's own source.
+fn said(error: &(dyn Error + 'static)) -> String {
+    match error.downcast_ref() {
+        Some(sqlx::Error::Database(refusal)) => refusal.message().to_owned(),
+        _ => error.to_string(),
+    }
 }

@@ -29,9 +29,15 @@ pub(crate) fn json(value: &impl Serialize) -> Result<(), CliError> {
 
 /// Prints a line. Whoever closes the pipe has read enough.
 pub(crate) fn line(text: &str) -> Result<(), CliError> {
+    is_read(text).map(drop)
+}
+
+/// Prints a line, and says whether somebody may read a further one.
+pub(crate) fn is_read(text: &str) -> Result<bool, CliError> {
     match writeln!(std::io::stdout(), "{text}") {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(()),
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -2,7 +2,11 @@
 
 mod support;
 
+use std::process::Stdio;
+use std::time::Duration;
+
 use support::{PASSWORD, World};
+use tokio::io::AsyncReadExt;
 use tokio::process::Command;
 
 #[tokio::test]
@@ -86,6 +90,77 @@ async fn the_url_may_come_from_a_file_but_a_bad_one_is_not_quoted() {
 
     good.ok();
     assert_eq!(bad.code, 2, "{bad:?}");
+}
+
+#[tokio::test]
+async fn a_watch_ends_when_nobody_reads_it_any_more() {
+    let world = World::new().await;
+    let mut command = world.command(&["status", "--watch", "--every", "100ms"], None);
+    let mut watching = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut read = watching.stdout.take().unwrap();
+    read.read_u8().await.unwrap();
+
+    drop(read);
+
+    let ended = tokio::time::timeout(Duration::from_secs(30), watching.wait()).await;
+    assert!(ended.unwrap().unwrap().success());
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn a_watch_ends_by_an_interrupt_though_its_query_waits_for_a_lock() {
+    let world = World::new().await;
+    let mut command = world.command(&["status", "--watch", "--every", "100ms"], None);
+    let mut watching = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut read = watching.stdout.take().unwrap();
+    read.read_u8().await.unwrap();
+    let mut keeper = world.database.pool().begin().await.unwrap();
+    sqlx::raw_sql("LOCK TABLE outbox.outbox")
+        .execute(&mut *keeper)
+        .await
+        .unwrap();
+    let waits = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'outbox-cli' \
+                 AND datname = current_database() AND wait_event_type = 'Lock'";
+    while world.number(waits).await == 0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+
+    let pid = watching.id().unwrap().to_string();
+    Command::new("kill").args(["-INT", &pid]).status().await.unwrap();
+
+    let ended = tokio::time::timeout(Duration::from_secs(30), watching.wait()).await;
+    assert!(ended.unwrap().unwrap().success());
+    keeper.rollback().await.unwrap();
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn somebody_is_recorded_though_no_variable_says_who_it_is() {
+    let world = World::new().await;
+    let mut command = world.command(&["pause", "--type", "OrderPlaced"], None);
+    for name in ["OUTBOX_ACTOR", "USER", "LOGNAME"] {
+        command.env_remove(name);
+    }
+    assert!(command.output().await.unwrap().status.success());
+
+    let actor = world.text("SELECT actor FROM outbox.outbox_audit").await;
+    assert!(actor.starts_with("user "), "{actor}");
+}
+
+#[tokio::test]
+async fn what_the_server_says_is_told_without_a_line_of_its_source() {
+    let world = World::new().await;
+
+    let said = world.outbox(&["roles", "--relay", "nobody-of-that-name"]).await;
+
+    assert_eq!(said.code, 4);
+    assert!(
+        said.err
+            .trim_end()
+            .ends_with("role \"nobody-of-that-name\" does not exist"),
+        "{}",
+        said.err
+    );
 }
 
 #[tokio::test]

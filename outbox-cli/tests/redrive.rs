@@ -114,7 +114,7 @@ async fn a_hundred_thousand_events_are_looked_at_redriven_interrupted_and_redriv
     assert_eq!(code, 130, "{text}");
     assert!(text.contains("of 100,000 events"), "no progress: {text}");
     let (_, go_on) = text
-        .split_once("go on with: outbox redrive --action ")
+        .rsplit_once("go on with: outbox redrive --action ")
         .expect(&text);
     let action = go_on.trim();
     let left = world.count("failed").await;

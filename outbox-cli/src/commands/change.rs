@@ -1,10 +1,11 @@
 //! Redriving and discarding: preview, question, progress, and a number to go on by.
 
+use std::collections::HashSet;
 use std::io::IsTerminal;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use outbox::admin::{Action, FailedFilter, PgAdmin, Preview};
-use outbox::{EventType, OrderingKey, TenantId};
+use outbox::{EventId, EventType, OrderingKey, TenantId};
 use serde_json::json;
 
 use crate::cli::{Change, Target};
@@ -35,13 +36,17 @@ pub(super) async fn run(target: &Target, verb: Verb, args: &Change) -> Result<Ex
         return carry_out(target, verb, action.step_events(args.step), None).await;
     }
     let filter = filter(args)?;
+    know(&admin, &args.ids).await?;
     let preview = match verb {
         Verb::Redrive => admin.preview_redrive(&filter, SAMPLES).await?,
         Verb::Discard => admin.preview_discard(&filter, SAMPLES).await?,
     };
-    if args.dry_run || preview.events == 0 {
+    if args.dry_run {
         show(target, verb, &preview)?;
         return Ok(Exit::Success);
+    }
+    if preview.events == 0 {
+        return nothing(target, verb);
     }
     if !args.yes {
         eprintln!("{}", text(verb, &preview));
@@ -50,7 +55,36 @@ pub(super) async fn run(target: &Target, verb: Verb, args: &Change) -> Result<Ex
     let action = begin(&admin, verb, &filter, &args.reason)
         .await?
         .step_events(args.step);
+    // Beforehand: whoever loses the connection, or the terminal, is told nothing more.
+    let number = action.number();
+    let verb_name = verb.as_str();
+    eprintln!("action {number}; if anything stops it, go on with: outbox {verb_name} --action {number}");
     carry_out(target, verb, action, Some(preview.events)).await
+}
+
+/// An id that no event has is a mistake: better said than passed over.
+async fn know(admin: &PgAdmin, ids: &[EventId]) -> Result<(), CliError> {
+    if ids.is_empty() {
+        return Ok(());
+    }
+    let events = admin.list_ids(ids).await?;
+    let known: HashSet<EventId> = events.iter().map(|event| event.id).collect();
+    match ids.iter().find(|id| !known.contains(id)) {
+        Some(id) => Err(CliError::NotFound(format!(
+            "there is no event {id}; nothing was changed"
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Says that there is nothing to change, in the words in which a change is reported.
+fn nothing(target: &Target, verb: Verb) -> Result<Exit, CliError> {
+    if target.json {
+        output::json(&json!({"action": null, "verb": verb.as_str(), "changed": 0, "finished": true}))?;
+    } else {
+        output::line(&format!("nothing to {}", verb.as_str()))?;
+    }
+    Ok(Exit::Success)
 }
 
 async fn begin(admin: &PgAdmin, verb: Verb, filter: &FailedFilter, reason: &str) -> Result<Action, CliError> {

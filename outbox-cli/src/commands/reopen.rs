@@ -25,7 +25,7 @@ pub(super) async fn run(target: &Target, args: &Reopen) -> Result<Exit, CliError
         .await?;
     let events: i64 = row.try_get(0)?;
     if args.dry_run || events == 0 {
-        return say(target, events, true);
+        return say(target, events, args.dry_run);
     }
     output::confirm(
         &format!("reopen {events} completed events, for every handler of theirs to be redriven?"),
@@ -51,6 +51,8 @@ fn say(target: &Target, events: i64, dry_run: bool) -> Result<Exit, CliError> {
         output::json(&json!({"events": events, "dry_run": dry_run}))?;
     } else if dry_run {
         output::line(&format!("would reopen {events} events"))?;
+    } else if events == 0 {
+        output::line("nothing to reopen")?;
     } else {
         output::line(&format!(
             "{events} events are failed now, with the error \"reopened\"; deliver them with: outbox redrive --error reopened"

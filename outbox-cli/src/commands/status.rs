@@ -10,25 +10,38 @@ use crate::output;
 
 pub(super) async fn run(target: &Target, args: &Status) -> Result<Exit, CliError> {
     let admin = target.admin().await?;
-    loop {
-        let status = admin.status().await?;
-        if target.json {
-            output::json(&status)?;
-        } else {
-            if args.watch && std::io::stdout().is_terminal() {
+    if !args.watch {
+        show(target, &admin.status().await?)?;
+        return Ok(Exit::Success);
+    }
+    let clears = !target.json && std::io::stdout().is_terminal();
+    let watching = async {
+        loop {
+            let status = admin.status().await?;
+            if clears {
                 // Home, and clear what is below: no flicker.
                 output::line("\u{1b}[H\u{1b}[J")?;
             }
-            output::line(&text(&status))?;
+            if !show(target, &status)? {
+                return Ok(Exit::Success);
+            }
+            tokio::time::sleep(args.every).await;
         }
-        if !args.watch {
-            return Ok(Exit::Success);
-        }
-        tokio::select! {
-            () = tokio::time::sleep(args.every) => {}
-            _ = tokio::signal::ctrl_c() => return Ok(Exit::Success),
-        }
+    };
+    tokio::select! {
+        ended = watching => ended,
+        // A query that waits for a lock does not keep anybody here.
+        _ = tokio::signal::ctrl_c() => Ok(Exit::Success),
     }
+}
+
+/// Whether anybody still reads.
+fn show(target: &Target, status: &OutboxStatus) -> Result<bool, CliError> {
+    let text = match target.json {
+        true => serde_json::to_string_pretty(status)?,
+        false => text(status),
+    };
+    output::is_read(&text)
 }
 
 fn text(status: &OutboxStatus) -> String {
