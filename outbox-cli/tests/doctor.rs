@@ -4,7 +4,7 @@ mod support;
 
 use std::time::Duration;
 
-use sqlx::{Connection, PgConnection};
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use support::World;
 
 async fn verdict(world: &World, part: Option<&str>, check: &str) -> (String, String) {
@@ -63,6 +63,105 @@ async fn autovacuum_that_is_off_is_seen_however_that_is_spelt() {
             .await;
         assert_eq!(verdict(&world, None, "autovacuum").await.0, "ok", "{on}");
     }
+}
+
+#[tokio::test]
+async fn whoever_keeps_the_tables_or_makes_others_wait_for_them_is_named() {
+    let world = World::new().await;
+    world.create_role("jobs").await;
+    let jobs = world.role("jobs");
+    world.outbox(&["roles", "--relay", &jobs]).await.ok();
+    let held = async |what: &str| {
+        let mut session = PgConnection::connect(world.database.url()).await.unwrap();
+        let sql = format!("BEGIN; {what}");
+        sqlx::raw_sql(AssertSqlSafe(sql))
+            .execute(&mut session)
+            .await
+            .unwrap();
+        let pid: i32 = sqlx::query_scalar("SELECT pg_backend_pid()")
+            .fetch_one(&mut session)
+            .await
+            .unwrap();
+        (session, pid)
+    };
+
+    for (lock, wrong) in [
+        ("LOCK TABLE outbox.outbox IN SHARE MODE", true),
+        ("LOCK TABLE outbox.outbox_lease", true),
+        ("SELECT FROM outbox.outbox", false),
+    ] {
+        let (session, pid) = held(lock).await;
+        for part in [None, Some("jobs")] {
+            let (verdict, text) = verdict(&world, part, "table lock").await;
+            assert_eq!(verdict == "wrong", wrong, "{lock}: {text}");
+            assert_eq!(text.contains(&format!("backend {pid} of")), wrong, "{text}");
+        }
+        session.close().await.unwrap();
+    }
+
+    // A reader alone bars nobody; a change of the table that waits for it bars all.
+    let (reader, pid) = held("SELECT FROM outbox.outbox").await;
+    let (mut changing, waiter) = held("SELECT").await;
+    let change = "ALTER TABLE outbox.outbox ADD COLUMN note text";
+    let changing = sqlx::raw_sql(change).execute(&mut changing);
+    let look = async {
+        let mut found = verdict(&world, None, "table lock").await;
+        while found.0 != "wrong" {
+            found = verdict(&world, None, "table lock").await;
+        }
+        found.1
+    };
+    let text = tokio::select! {
+        done = changing => panic!("nobody was in its way: {done:?}"),
+        text = look => text,
+    };
+    assert!(
+        text.contains(&format!("backend {waiter} of")) && text.contains(&format!("behind backend {pid} ")),
+        "{text}"
+    );
+    assert!(text.contains(&format!("pg_terminate_backend({pid})")), "{text}");
+    reader.close().await.unwrap();
+    world.drop_role("jobs").await;
+}
+
+#[tokio::test]
+async fn types_that_nobody_handles_are_found_whatever_the_ids_are() {
+    let world = World::new().await;
+    let insert = |id: &str, name: &str, events: u32| {
+        format!(
+            "INSERT INTO outbox.outbox (id, event_type, payload, status, processed_at) \
+             SELECT {id}, '{name}', '1', 'completed', clock_timestamp() FROM generate_series(1, {events})"
+        )
+    };
+    let (random, in_time) = ("gen_random_uuid()", "outbox.outbox_publish_id()");
+    let look = ["doctor", "--json", "--handled", "Old"];
+
+    // Ids that are none of time sort behind those that are.
+    world.run(&insert(random, "Old", 30_000)).await;
+    assert_eq!(world.outbox(&look).await.check("handlers").0, "ok");
+    world.run(&insert(in_time, "NewInTime", 5)).await;
+    world.run(&insert(random, "Old", 30_000)).await;
+    world.run(&insert(random, "NewAtRandom", 7)).await;
+
+    let (verdict, text) = world.outbox(&look).await.check("handlers");
+    assert_eq!(verdict, "wrong", "{text}");
+    for found in ["NewInTime (5 of 5 completed)", "NewAtRandom (7 of 7 completed)"] {
+        assert!(text.contains(found), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_key_that_is_blocked_is_named_with_its_tenant() {
+    let world = World::new().await;
+    world
+        .outbox(&["pause", "--key", "order-7", "--tenant", "acme"])
+        .await
+        .ok();
+
+    let (verdict, text) = verdict(&world, None, "blocks").await;
+
+    assert_eq!(verdict, "look");
+    assert!(text.contains("key order-7 of tenant acme paused"), "{text}");
 }
 
 #[tokio::test]

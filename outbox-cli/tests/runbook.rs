@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use outbox::{Context, HandlerError, PgSource, Registry, StartError};
+use sqlx::{Connection, PgConnection};
 use support::{OrderPlaced, OrderShipped, Said, World, ship};
 
 const RUNBOOK: &str = include_str!("../../docs/runbook.md");
@@ -117,6 +118,54 @@ async fn rows_stay_pending_because_a_session_keeps_the_claim_lock() {
     keeper.rollback().await.unwrap();
     let doctor = told(&world, None, "outbox doctor", &[]).await;
     found(&doctor, "ok claim lock");
+}
+
+#[tokio::test]
+async fn rows_stay_pending_because_a_session_keeps_the_tables() {
+    let world = World::new().await;
+    world.publish(3).await;
+    let mut keeper = world.database.pool().begin().await.unwrap();
+    let pid: i32 = sqlx::query_scalar("SELECT pg_backend_pid()")
+        .fetch_one(&mut *keeper)
+        .await
+        .unwrap();
+    sqlx::raw_sql("LOCK TABLE outbox.outbox")
+        .execute(&mut *keeper)
+        .await
+        .unwrap();
+
+    let doctor = told(&world, None, "outbox doctor", &[]).await;
+    let text = found(&doctor, "WRONG table lock");
+    assert!(text.contains(&format!("pg_terminate_backend({pid})")), "{text}");
+
+    keeper.rollback().await.unwrap();
+    let doctor = told(&world, None, "outbox doctor", &[]).await;
+    found(&doctor, "ok table lock");
+}
+
+#[tokio::test]
+async fn rows_stay_pending_because_the_relay_that_is_connected_takes_none() {
+    let world = World::new().await;
+    world.publish(3).await;
+    // One that hangs, or that is another outbox's.
+    let options = world.database.connect_options().application_name("outbox-relay");
+    let hanging = PgConnection::connect_with(&options).await.unwrap();
+
+    let limit = [("30s", "0s")];
+    let doctor = told(&world, None, "outbox doctor --max-lag 30s", &limit).await;
+    let text = found(&doctor, "WRONG lag");
+    assert!(
+        text.contains("holds no claim") && text.contains("outbox_poll_failed"),
+        "{text}"
+    );
+
+    hanging.close().await.unwrap();
+    let relay = world.start(shipping(), None, 10).await;
+    world.until("completed", 3).await;
+    told(&world, None, "outbox doctor --max-lag 30s", &limit)
+        .await
+        .ok();
+    relay.shutdown().await.unwrap();
 }
 
 #[tokio::test]

@@ -77,8 +77,10 @@ fn lag(patient: &Patient<'_>, status: &OutboxStatus, relays: i64) -> Check {
     if status.oldest_seconds <= limit {
         return Check::ok(NAME, evidence);
     }
-    let remedy = if status.fresh > 0 && relays == 0 && status.leases == 0 {
+    let remedy = if status.leases == 0 && relays == 0 {
         "no relay works: see above"
+    } else if status.leases == 0 {
+        "a relay is connected, and holds no claim: see whether its readiness is green and its log says outbox_poll_failed, and start it anew; or it is the relay of another outbox of this database, and this one's is missing"
     } else if status.retrying > status.fresh {
         "most have failed and are tried again: outbox list --status pending shows their errors"
     } else {
@@ -125,10 +127,11 @@ fn blocks(status: &OutboxStatus) -> Check {
         return Check::ok("blocks", "no type and no key is blocked");
     };
     let evidence = format!(
-        "{} blocked; the oldest: {} {} {} for {}",
+        "{} blocked; the oldest: {} {}{} {} for {}",
         status.blocked,
         oldest.scope,
         output::short(&oldest.name, 60),
+        of_tenant(&oldest.tenant_id),
         oldest.reason,
         output::time(oldest.for_seconds),
     );
@@ -138,6 +141,25 @@ fn blocks(status: &OutboxStatus) -> Check {
         "outbox resume what was paused or stopped; redrive or discard the event that a key is parked behind (outbox status names it)",
     )
 }
+
+fn of_tenant(tenant_id: &str) -> String {
+    match tenant_id {
+        "" => String::new(),
+        tenant_id => format!(" of tenant {}", output::short(tenant_id, 60)),
+    }
+}
+
+/// The latest events: by their ids where these sort by time, as the publishers of Rust and SQL make them; and what stands at
+/// the table's end, for ids of another kind. Settled events have no index by time.
+const LATEST: &str = "
+    (SELECT id, tenant_id, event_type, status FROM \"outbox\".\"outbox\"
+        WHERE id < (SELECT (lpad(to_hex((extract(epoch FROM clock_timestamp() + interval '1 hour') * 1000)::bigint), 12, '0')
+            || repeat('0', 20))::uuid)
+        ORDER BY id DESC LIMIT 10000)
+    UNION
+    (SELECT id, tenant_id, event_type, status FROM \"outbox\".\"outbox\"
+        WHERE ctid >= (SELECT format('(%s,0)', greatest(
+            pg_relation_size('\"outbox\".\"outbox\"') / current_setting('block_size')::bigint - 256, 0))::tid))";
 
 /// Of the latest events, types that the application does not handle.
 async fn handlers(patient: &Patient<'_>, connection: &mut PgConnection) -> Result<Check, sqlx::Error> {
@@ -149,11 +171,10 @@ async fn handlers(patient: &Patient<'_>, connection: &mut PgConnection) -> Resul
         ));
     }
     let rows = patient
-        .query(
-            "SELECT event_type, count(*) FILTER (WHERE status = 'completed'), count(*) FROM (
-                SELECT event_type, status FROM \"outbox\".\"outbox\" ORDER BY id DESC LIMIT 10000) AS latest
-             WHERE event_type <> ALL ($1) GROUP BY event_type ORDER BY count(*) DESC LIMIT 10",
-        )
+        .query(&format!(
+            "SELECT event_type, count(*) FILTER (WHERE status = 'completed'), count(*) FROM ({LATEST}) AS latest
+             WHERE event_type <> ALL ($1) GROUP BY event_type ORDER BY count(*) DESC LIMIT 10"
+        ))
         .bind(patient.args.handled.clone())
         .fetch_all(connection)
         .await?;
@@ -167,7 +188,7 @@ async fn handlers(patient: &Patient<'_>, connection: &mut PgConnection) -> Resul
         ));
     }
     Ok(match unhandled.is_empty() {
-        true => Check::ok(NAME, "every type among the latest 10,000 events has a handler"),
+        true => Check::ok(NAME, "every type among the latest events has a handler"),
         false => Check::wrong(
             NAME,
             format!("no handler for {}", unhandled.join(", ")),

@@ -6,6 +6,7 @@ mod claims;
 mod lock;
 mod schema;
 mod server;
+mod table;
 mod wake;
 
 use std::io::IsTerminal;
@@ -51,8 +52,11 @@ pub(super) async fn run(target: &Target, args: &Doctor) -> Result<Exit, CliError
     transaction.rollback().await?;
     let pooled = wake::look(&patient, &mut checks).await?;
     let mut transaction = connection.begin().await?;
-    // Without the right schema and the rights of a relay, the rest would only repeat that.
-    if schema::look(&patient, &mut transaction, &mut checks).await? {
+    // Without its tables there is no answer to the rest; without the right schema and the rights of a relay, it would only
+    // repeat that.
+    if table::look(&patient, &mut transaction, &mut checks).await?
+        && schema::look(&patient, &mut transaction, &mut checks).await?
+    {
         claims::look(&patient, &mut transaction, &mut checks).await?;
         backlog::look(&patient, &mut transaction, &mut checks, pooled).await?;
     }
