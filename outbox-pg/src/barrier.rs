@@ -1,6 +1,6 @@
 //! Waiting until events are delivered.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use outbox_core::{EventId, SourceError};
@@ -28,7 +28,8 @@ pub enum DeliveryState {
     Failed(String),
     /// It is still to be delivered.
     Pending,
-    /// It is not there: not committed yet, or completed and deleted.
+    /// It is not there: not committed yet, or completed and deleted, as by
+    /// [`delete_completed`](crate::PgSourceBuilder::delete_completed).
     Missing,
 }
 
@@ -39,6 +40,9 @@ impl DeliveryState {
 }
 
 /// Waits until events are completed or failed, or `timeout` is over, and returns the state of each, in the order of `ids`.
+///
+/// One that was there and is not any more is not waited for. One that was deleted before the first look cannot be told from one
+/// that is yet to be committed.
 ///
 /// For tests, and for requests whose answer has to show what their events did. It looks at the outbox itself, whichever
 /// relay delivers and wherever that runs; it takes no part in the delivery. Commit before waiting.
@@ -67,6 +71,7 @@ pub async fn wait_delivered(
             .fetch_all(pool)
             .await
             .map_err(failed)?;
+        let mut gone: HashSet<Uuid> = open.iter().copied().collect();
         for row in &rows {
             let status: &str = row.try_get(1).map_err(failed)?;
             let state = match status {
@@ -74,9 +79,13 @@ pub async fn wait_delivered(
                 "failed" => DeliveryState::Failed(row.try_get(2).map_err(failed)?),
                 _ => DeliveryState::Pending,
             };
-            states.insert(row.try_get(0).map_err(failed)?, state);
+            let id = row.try_get(0).map_err(failed)?;
+            gone.remove(&id);
+            states.insert(id, state);
         }
-        open.retain(|id| !states.get(id).is_some_and(DeliveryState::is_final));
+        // It was seen before, or it may come yet.
+        gone.retain(|id| states.remove(id).is_some());
+        open.retain(|id| !gone.contains(id) && !states.get(id).is_some_and(DeliveryState::is_final));
         let now = Instant::now();
         if open.is_empty() || now >= deadline {
             let state = |id: &EventId| states.get(&id.as_uuid()).cloned();

@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use outbox_core::{Delivered, Delivery, Dispatcher, EventId, Failure, FailureKind, Relay};
 use outbox_pg::{DeliveryState, Names, wait_delivered};
 use support::{World, event};
+use tokio::time::Instant;
 
 /// Delivers what is not `"bad"`.
 struct Picky;
@@ -58,4 +59,27 @@ async fn a_barrier_ends_in_time_and_says_what_is_open() {
         .unwrap();
 
     assert_eq!(states, [DeliveryState::Pending, DeliveryState::Missing]);
+}
+
+#[tokio::test]
+async fn a_barrier_does_not_wait_for_what_was_there_and_is_gone() {
+    let world = World::new().await;
+    let late = world
+        .publish(event("1").with_delay(Duration::from_millis(500)))
+        .await;
+    let source = world.source().delete_completed().start().await.unwrap();
+    let relay = Relay::builder(Arc::new(source), Arc::new(Picky))
+        .build()
+        .unwrap()
+        .spawn();
+    let began = Instant::now();
+
+    let states = wait_delivered(world.pool(), &Names::default(), &[late], Duration::from_secs(60))
+        .await
+        .unwrap();
+
+    let took = began.elapsed();
+    relay.shutdown().await.unwrap();
+    assert_eq!(states, [DeliveryState::Missing], "it is not pending any more");
+    assert!(took < Duration::from_secs(30), "waited {took:?}");
 }
