@@ -6,6 +6,10 @@ use sqlx::error::DatabaseError;
 /// Classes of SQLSTATE that say that the server cannot serve now: connection, resources, operator.
 const AWAY: [&str; 3] = ["08", "53", "57"];
 
+/// And what of them a statement brings on itself: it was cancelled, by its timeout most likely, or took more temporary space
+/// than it may. It would again, and nobody else is held up by that.
+const OWN: [&str; 2] = ["57014", "53400"];
+
 /// Whether the database is away, rather than at odds with what it was asked.
 fn is_outage(error: &sqlx::Error) -> bool {
     match error {
@@ -14,8 +18,7 @@ fn is_outage(error: &sqlx::Error) -> bool {
         }
         sqlx::Error::Database(server) => {
             let code = server.code().unwrap_or_default();
-            // 57014 is a statement that was cancelled, by its timeout most likely: the event's own.
-            code != "57014" && code.get(..2).is_some_and(|class| AWAY.contains(&class))
+            !OWN.contains(&&*code) && code.get(..2).is_some_and(|class| AWAY.contains(&class))
         }
         _ => false,
     }

@@ -41,7 +41,7 @@ async fn a_commit_whose_reply_is_lost_has_one_effect() {
     );
 }
 
-/// Ends its transaction by this statement before it does its work.
+/// Runs this statement before it does its work, such as one that ends its transaction.
 struct Ending(&'static str);
 
 impl TxHandler<OrderPlaced> for Ending {
@@ -93,6 +93,23 @@ async fn a_database_that_is_away_costs_no_attempts() {
         .await;
 
     assert!(matches!(end, Err(HandlerError::Outage(_))), "{end:?}");
+}
+
+#[tokio::test]
+async fn what_a_statement_brings_on_itself_is_charged() {
+    let world = world().await;
+    let handlers = [
+        "SET LOCAL statement_timeout = 10; SELECT pg_sleep(10)",
+        "SET LOCAL temp_file_limit = 64; SET LOCAL work_mem = 64; SELECT n FROM generate_series(1, 100000) AS n ORDER BY -n",
+    ];
+
+    for statement in handlers {
+        let handler = inbox(&world).transactional(Ending(statement));
+        let end = handler
+            .handle(OrderPlaced { order: 1 }, context(EventId::new(), "", 1))
+            .await;
+        assert!(matches!(end, Err(HandlerError::Retry(_))), "{statement}: {end:?}");
+    }
 }
 
 #[tokio::test]
