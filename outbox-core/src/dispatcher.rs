@@ -1,6 +1,7 @@
 //! What delivers an event.
 
 use std::fmt;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, Span};
 
 use crate::telemetry::Metrics;
-use crate::{BoxError, ConfigError, Envelope, EventType, PartName, Policy};
+use crate::{BoxError, ConfigError, Envelope, EventType, PartName, Policy, RetryPolicy};
 
 /// One try at delivering one event.
 #[derive(Debug, Clone)]
@@ -190,20 +191,30 @@ pub struct Limits {
     pub handler_timeout: Duration,
     /// How many events may be in flight.
     pub concurrency: usize,
+    /// How often an event is tried, unless its type has a policy of its own.
+    pub max_attempts: NonZeroU32,
     /// Where a dispatcher's own measurements go, if anywhere.
     pub metrics: Option<Arc<dyn Metrics>>,
 }
 
 impl Limits {
-    /// Puts the limits together. Measurements go nowhere.
+    /// Puts the limits together. As many attempts as [`RetryPolicy`] has by default; measurements go nowhere.
     #[must_use]
     pub fn new(lease: Duration, handler_timeout: Duration, concurrency: usize) -> Self {
         Self {
             lease,
             handler_timeout,
             concurrency,
+            max_attempts: RetryPolicy::default().max_attempts(),
             metrics: None,
         }
+    }
+
+    /// Sets how often an event is tried.
+    #[must_use]
+    pub fn with_max_attempts(mut self, max_attempts: NonZeroU32) -> Self {
+        self.max_attempts = max_attempts;
+        self
     }
 
     /// Sets where measurements go.
@@ -220,6 +231,7 @@ impl fmt::Debug for Limits {
             .field("lease", &self.lease)
             .field("handler_timeout", &self.handler_timeout)
             .field("concurrency", &self.concurrency)
+            .field("max_attempts", &self.max_attempts)
             .finish_non_exhaustive()
     }
 }

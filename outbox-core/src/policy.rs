@@ -4,7 +4,9 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 /// What becomes of later events of an ordering key when one of them has failed for good.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+///
+/// In order of strictness: of several handlers that an event has, the greatest counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum KeyPolicy {
     /// They are delivered as if it had not been there.
     #[default]

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
@@ -12,7 +11,7 @@ use outbox_core::{
     ConfigError, Delivered, Delivery, Dispatcher, EventType, Failure, FailureKind, Limits, Policy, State,
 };
 
-use crate::merge::merged;
+use crate::merge::{Usual, merged};
 use crate::outcome::{PartEnd, combine};
 use crate::part::{Part, Surroundings, run};
 use crate::{HandlerOptions, Unhandled};
@@ -33,8 +32,6 @@ pub struct InProcDispatcher {
     unhandled: Unhandled,
     /// Touched only by events that nobody handles.
     warned: Mutex<HashSet<EventType>>,
-    /// What the relay gives handlers that have no timeout of their own.
-    relay_timeout: OnceLock<Duration>,
 }
 
 impl InProcDispatcher {
@@ -43,11 +40,11 @@ impl InProcDispatcher {
             listeners,
             surroundings: Surroundings {
                 state: Arc::new(state),
+                usual: OnceLock::new(),
                 metrics: OnceLock::new(),
             },
             unhandled,
             warned: Mutex::default(),
-            relay_timeout: OnceLock::new(),
         }
     }
 
@@ -119,13 +116,16 @@ impl Dispatcher for InProcDispatcher {
     fn policy(&self, event_type: &EventType) -> Policy {
         self.listeners
             .get(event_type)
-            .map(|listeners| merged(&listeners.options, self.relay_timeout.get().copied()))
+            .map(|listeners| merged(&listeners.options, self.surroundings.usual()))
             .unwrap_or_default()
     }
 
     fn prepare(&self, limits: &Limits) -> Result<(), ConfigError> {
         // Set once: relays that share a dispatcher have the same settings, or else the first one's count.
-        let _ = self.relay_timeout.set(limits.handler_timeout);
+        let _ = self.surroundings.usual.set(Usual {
+            timeout: Some(limits.handler_timeout),
+            attempts: limits.max_attempts,
+        });
         if let Some(metrics) = &limits.metrics {
             let _ = self.surroundings.metrics.set(Arc::clone(metrics));
         }

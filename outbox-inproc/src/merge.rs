@@ -3,29 +3,43 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use outbox_core::{KeyPolicy, Policy, RetryPolicy};
+use outbox_core::{Policy, RetryPolicy};
 
 use crate::HandlerOptions;
 
+/// What the relay gives to handlers that ask for nothing else.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Usual {
+    /// Unknown until a relay has said it.
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) attempts: NonZeroU32,
+}
+
+impl Default for Usual {
+    fn default() -> Self {
+        Self {
+            timeout: None,
+            attempts: RetryPolicy::default().max_attempts(),
+        }
+    }
+}
+
 /// The policy under which every handler gets at least what it asks for.
-///
-/// `relay_timeout` is what a handler without a timeout gets, as far as it is known.
-pub(crate) fn merged(options: &[HandlerOptions], relay_timeout: Option<Duration>) -> Policy {
+pub(crate) fn merged(options: &[HandlerOptions], usual: Usual) -> Policy {
     let mut policy = Policy::default();
-    policy.retry = most_patient(options);
-    policy.timeout = longest(options, relay_timeout);
+    policy.retry = most_patient(options, usual.attempts);
+    policy.timeout = longest(options, usual.timeout);
     policy.concurrency = options.iter().filter_map(|options| options.concurrency).min();
     policy.key = options
         .iter()
         .map(|options| options.key)
-        .max_by_key(|key| strictness(*key))
+        .max()
         .unwrap_or_default();
     policy
 }
 
-/// The retry policy with the most attempts. A handler that sets none counts with the default's.
-fn most_patient(options: &[HandlerOptions]) -> Option<RetryPolicy> {
-    let usual = RetryPolicy::default().max_attempts();
+/// The retry policy with the most attempts. A handler that sets none counts with the relay's.
+fn most_patient(options: &[HandlerOptions], usual: NonZeroU32) -> Option<RetryPolicy> {
     options
         .iter()
         .map(|options| options.retry.as_ref())
@@ -44,25 +58,37 @@ fn longest(options: &[HandlerOptions], relay_timeout: Option<Duration>) -> Optio
     }
 }
 
-/// The attempts of one handler, if the event may be tried more often than that.
-pub(crate) fn own_attempts(options: &HandlerOptions, all: &[HandlerOptions]) -> Option<NonZeroU32> {
-    let own = options.retry.as_ref()?.max_attempts();
-    match most_patient(all) {
-        Some(event) if event.max_attempts() <= own => None,
-        _ => Some(own),
-    }
+/// How many attempts of its event one handler takes part in.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Attempts {
+    own: Option<NonZeroU32>,
+    /// The most that any handler of the event sets, and whether some set none.
+    most: Option<NonZeroU32>,
+    some_unset: bool,
 }
 
-fn strictness(key: KeyPolicy) -> u8 {
-    match key {
-        KeyPolicy::GoOn => 0,
-        KeyPolicy::Park => 1,
-        KeyPolicy::Stop => 2,
+impl Attempts {
+    pub(crate) fn of(options: &HandlerOptions, all: &[HandlerOptions]) -> Self {
+        let set = |options: &HandlerOptions| options.retry.as_ref().map(RetryPolicy::max_attempts);
+        Self {
+            own: set(options),
+            most: all.iter().filter_map(set).max(),
+            some_unset: all.iter().any(|options| options.retry.is_none()),
+        }
+    }
+
+    /// The attempts of the handler, if the event may be tried more often than that.
+    pub(crate) fn fewer(self, usual: NonZeroU32) -> Option<NonZeroU32> {
+        let own = self.own.unwrap_or(usual);
+        let event = self.most.max(self.some_unset.then_some(usual))?;
+        (own < event).then_some(own)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use outbox_core::KeyPolicy;
+
     use super::*;
 
     fn seconds(seconds: u64) -> Duration {
@@ -83,7 +109,10 @@ mod tests {
             plain().with_timeout(seconds(5)),
             plain().with_timeout(seconds(60)),
         );
-        let usual = Some(seconds(20));
+        let usual = Usual {
+            timeout: Some(seconds(20)),
+            ..Usual::default()
+        };
 
         assert_eq!(
             merged(&[short.clone(), long.clone()], usual).timeout,
@@ -95,24 +124,40 @@ mod tests {
         assert_eq!(merged(&[plain()], usual).timeout, None);
     }
 
+    fn usual(attempts: u32) -> Usual {
+        Usual {
+            timeout: None,
+            attempts: NonZeroU32::new(attempts).unwrap(),
+        }
+    }
+
+    /// How many attempts the event has, `None` for as many as the relay gives, and in how many each handler takes part.
+    fn attempts(all: &[HandlerOptions], usual: Usual) -> (Option<u32>, Vec<Option<u32>>) {
+        let retry = merged(all, usual).retry;
+        let fewer = all.iter().map(|one| Attempts::of(one, all).fewer(usual.attempts));
+        (
+            retry.map(|retry| retry.max_attempts().get()),
+            fewer.map(|one| one.map(NonZeroU32::get)).collect(),
+        )
+    }
+
     #[test]
     fn the_most_attempts_count_and_the_others_give_up_earlier() {
         let (few, many) = (plain().with_retry(tries(2)), plain().with_retry(tries(20)));
-        let all = [few.clone(), many.clone()];
 
-        assert_eq!(merged(&all, None).retry, Some(tries(20)));
-        assert_eq!(own_attempts(&few, &all), NonZeroU32::new(2));
-        assert_eq!(own_attempts(&many, &all), None);
-        assert_eq!(own_attempts(&few, std::slice::from_ref(&few)), None);
+        let both = attempts(&[few.clone(), many], usual(10));
+        let one = attempts(&[few], usual(10));
+
+        assert_eq!(both, (Some(20), vec![Some(2), None]));
+        assert_eq!(one, (Some(2), vec![None]));
     }
 
     #[test]
     fn a_handler_without_a_retry_policy_keeps_the_relays() {
-        let few = plain().with_retry(tries(1));
-        let all = [few.clone(), plain()];
+        let five = || [plain().with_retry(tries(5)), plain()];
 
-        assert_eq!(merged(&all, None).retry, None);
-        assert_eq!(own_attempts(&few, &all), NonZeroU32::new(1));
+        assert_eq!(attempts(&five(), usual(10)), (None, vec![Some(5), None]));
+        assert_eq!(attempts(&five(), usual(3)), (Some(5), vec![None, Some(3)]));
     }
 
     #[test]
@@ -122,9 +167,9 @@ mod tests {
         let parks = plain().with_key(KeyPolicy::Park);
         let stops = plain().with_key(KeyPolicy::Stop);
 
-        let policy = merged(&[wide, narrow, plain(), stops, parks], None);
+        let policy = merged(&[wide, narrow, plain(), parks, stops], Usual::default());
 
         assert_eq!(policy.concurrency, NonZeroU32::new(2));
-        assert_eq!(policy.key, KeyPolicy::Stop);
+        assert_eq!(policy.key, KeyPolicy::Park);
     }
 }

@@ -36,7 +36,7 @@ pub struct HandlerOptions {
     pub concurrency: Option<NonZeroU32>,
     /// What a failed event means for the later ones of its ordering key. Defaults to going on.
     ///
-    /// The strictest among the handlers of the event counts: stop before park before go on.
+    /// The strictest among the handlers of the event counts: park before stop before go on.
     pub key: KeyPolicy,
 }
 

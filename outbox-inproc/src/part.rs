@@ -19,6 +19,7 @@ use tracing::{Instrument, Span, field};
 
 use crate::erased::ErasedHandler;
 use crate::guard::{GuardedFuture, catch, error_text};
+use crate::merge::{Attempts, Usual};
 use crate::outcome::{PartEnd, PartFailure, PartNames};
 
 /// How long a handler whose token has fired may go on before it is dropped.
@@ -33,16 +34,23 @@ const ERROR_CHARS_MAX: usize = 500;
 pub(crate) struct Part {
     pub(crate) names: PartNames,
     pub(crate) timeout: Option<Duration>,
-    /// How many attempts of the event this handler takes part in, if fewer than the event has.
-    pub(crate) attempts: Option<NonZeroU32>,
+    pub(crate) attempts: Attempts,
     pub(crate) handler: Box<dyn ErasedHandler>,
 }
 
 /// What all handlers of a dispatcher share.
 pub(crate) struct Surroundings {
     pub(crate) state: Arc<State>,
+    /// What the relay gives handlers that ask for nothing else.
+    pub(crate) usual: OnceLock<Usual>,
     /// The relay's, if it measures.
     pub(crate) metrics: OnceLock<Arc<dyn Metrics>>,
+}
+
+impl Surroundings {
+    pub(crate) fn usual(&self) -> Usual {
+        self.usual.get().copied().unwrap_or_default()
+    }
 }
 
 /// Why a handler is no longer waited for.
@@ -74,7 +82,10 @@ pub(crate) async fn run(part: &Part, delivery: &Delivery, surroundings: &Surroun
     let attempt = attempt(part, delivery, &surroundings.state, started).instrument(span.clone());
     let end = match attempt.await {
         Ok(()) => PartEnd::Done,
-        Err(failure) => PartEnd::Failed(limited(failure, part.attempts, delivery.attempt)),
+        Err(failure) => {
+            let attempts = part.attempts.fewer(surroundings.usual().attempts);
+            PartEnd::Failed(limited(failure, attempts, delivery.attempt))
+        }
     };
     span.record("outcome", label(&end).as_str());
     if let PartEnd::Failed(failure) = &end {

@@ -11,7 +11,7 @@ use outbox_core::{Event, EventType, Handler, PartName, State, TextError};
 use crate::discover::Discovered;
 use crate::dispatcher::{InProcDispatcher, Listeners};
 use crate::erased::{ErasedHandler, Typed};
-use crate::merge::own_attempts;
+use crate::merge::Attempts;
 use crate::outcome::PartNames;
 use crate::part::Part;
 use crate::{HandlerOptions, RegistryError, Unhandled};
@@ -139,7 +139,7 @@ fn listeners_of(event_type: &str, entries: Vec<Entry>, state: &State) -> Result<
                     reason,
                 })?,
                 timeout: entry.timeout(event_type)?,
-                attempts: own_attempts(&entry.options, &options),
+                attempts: Attempts::of(&entry.options, &options),
                 handler: entry.handler,
             })
         })

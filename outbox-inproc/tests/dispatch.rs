@@ -9,7 +9,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use outbox_core::{
     Context, Delivered, Delivery, Dispatcher, Envelope, Event, EventId, EventType, Failure, FailureKind,
-    Handler, HandlerError, PartName, Payload, RetryPolicy,
+    Handler, HandlerError, Limits, PartName, Payload, RetryPolicy,
 };
 use outbox_inproc::{HandlerOptions, InProcDispatcher, Registry, Unhandled};
 use tokio::sync::Barrier;
@@ -209,6 +209,33 @@ async fn a_handler_with_fewer_attempts_gives_up_and_leaves_the_others_theirs() {
         failure.error.to_string(),
         "handler once: gave up after 1 attempts: no; handler usual: no"
     );
+}
+
+#[tokio::test]
+async fn a_handler_has_its_attempts_also_where_the_relay_gives_fewer() {
+    let fail_always = |_: OrderPlaced, _: Context| async { Err("no".into()) };
+    let five = RetryPolicy::fixed(5.try_into().unwrap(), Duration::from_secs(1));
+    let dispatcher = Registry::new()
+        .on::<OrderPlaced>(
+            HandlerOptions::new("patient").with_retry(five.clone()),
+            fail_always,
+        )
+        .on::<OrderPlaced>("usual", fail_always)
+        .build()
+        .unwrap();
+    let limits = Limits::new(Duration::from_secs(30), Duration::from_secs(20), 10);
+    dispatcher
+        .prepare(&limits.with_max_attempts(2.try_into().unwrap()))
+        .unwrap();
+
+    let policy = dispatcher.policy(&EventType::new(OrderPlaced::EVENT_TYPE).unwrap());
+    let mut second = order_placed();
+    second.attempt = 2;
+    let failure = fail(&dispatcher, &second).await;
+
+    assert_eq!(policy.retry, Some(five));
+    assert_eq!(failure.kind, FailureKind::Retry);
+    assert_eq!(names(&failure.done), ["!usual"]);
 }
 
 #[tokio::test]

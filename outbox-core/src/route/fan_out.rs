@@ -11,8 +11,8 @@ use futures_util::future::join_all;
 
 use super::parts;
 use crate::{
-    ConfigError, Delivered, Delivery, Dispatcher, EventType, Failure, FailureKind, KeyPolicy, Limits,
-    PartName, Policy, RunResult,
+    ConfigError, Delivered, Delivery, Dispatcher, EventType, Failure, FailureKind, Limits, PartName, Policy,
+    RunResult,
 };
 
 /// Delivers each event to all of several targets, as when a module moves: for a while its events go both to the
@@ -183,8 +183,7 @@ impl Dispatcher for FanOut {
         false
     }
 
-    /// The strictest of the targets': the longest timeout, the lowest concurrency, the first retry policy, and the key
-    /// policy that lets the least through.
+    /// Of the targets': the longest timeout, the lowest concurrency, the first retry policy, and the strictest key policy.
     fn policy(&self, event_type: &EventType) -> Policy {
         let policies: Vec<Policy> = self
             .targets
@@ -201,12 +200,7 @@ impl Dispatcher for FanOut {
                 .filter_map(|policy| policy.timeout.or(relays))
                 .max();
         }
-        let holds = |key| policies.iter().any(|policy| policy.key == key);
-        policy.key = match () {
-            () if holds(KeyPolicy::Park) => KeyPolicy::Park,
-            () if holds(KeyPolicy::Stop) => KeyPolicy::Stop,
-            () => KeyPolicy::GoOn,
-        };
+        policy.key = policies.iter().map(|policy| policy.key).max().unwrap_or_default();
         policy
     }
 

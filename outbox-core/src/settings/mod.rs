@@ -68,6 +68,7 @@ impl RelaySettings {
     #[must_use]
     pub fn limits(&self) -> Limits {
         Limits::new(self.lease, self.handler_timeout, self.concurrency.get() as usize)
+            .with_max_attempts(self.retry.max_attempts())
     }
 
     /// Checks every value and how they relate.
