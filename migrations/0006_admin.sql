@@ -53,7 +53,8 @@ END
 $$;
 
 -- Pauses an event type (p_tenant is then empty: types are paused for all) or an ordering key. What is being delivered is
--- finished; no claim after this takes more. Returns whether it was running.
+-- finished; no claim after this takes more, and relays hand back what they have claimed and not begun. Returns whether it
+-- was running.
 CREATE FUNCTION "outbox"."outbox_pause"(
     p_scope text, p_tenant text, p_name text, p_reason text DEFAULT '', p_actor text DEFAULT current_user)
     RETURNS boolean LANGUAGE plpgsql AS $$
@@ -69,6 +70,31 @@ BEGIN
         VALUES ('pause', json_build_object('scope', p_scope, 'tenant_id', p_tenant, 'name', p_name), p_reason, p_actor,
             clock_timestamp());
     RETURN v_new > 0;
+END
+$$;
+
+-- Which events of these leases were paused since they were claimed, by type or by key: their relay hands back what it has
+-- not begun.
+CREATE FUNCTION "outbox"."outbox_paused"(p_leases bigint[], p_secrets bigint[])
+    RETURNS TABLE (lease bigint, seq bigint) LANGUAGE plpgsql STABLE
+    SET search_path = pg_catalog, pg_temp
+    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+    SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM "outbox"."outbox_block" AS block WHERE block.reason = 'paused') THEN
+        RETURN;
+    END IF;
+    RETURN QUERY
+    SELECT held.number, held.seq FROM (
+        SELECT live.number, unnest(live.ids) AS id, unnest(live.seqs) AS seq
+        FROM "outbox"."outbox_lease" AS live WHERE (live.number, live.secret) IN (
+            SELECT token.number, token.secret FROM unnest(p_leases, p_secrets) AS token (number, secret))) AS held
+    JOIN "outbox"."outbox" AS event ON event.id = held.id AND event.seq = held.seq
+    WHERE EXISTS (SELECT FROM "outbox"."outbox_block" AS block
+            WHERE block.scope = 'type' AND block.tenant_id = '' AND block.name = event.event_type AND block.reason = 'paused')
+        OR EXISTS (SELECT FROM "outbox"."outbox_block" AS block
+            WHERE block.scope = 'key' AND block.tenant_id = event.tenant_id AND block.name = event.ordering_key
+                AND block.reason = 'paused');
 END
 $$;
 

@@ -20,8 +20,8 @@ CREATE FUNCTION "outbox"."outbox_functions"() RETURNS TABLE (function regprocedu
             'take_back', 'open_types', 'has_work', 'next_due', 'read_facts', 'look_plainly', 'look', 'set_aside',
             'clear_the_way', 'followers', 'lease_out', 'claim', 'move_lease_mark', 'settle_one', 'shrink_lease', 'end_leases', 'held',
             'complete_at', 'complete', 'settle', 'extend', 'mark_candidate', 'sees_all', 'require_sight', 'mark_move', 'sweep',
-            'wake_now', 'hold_keys', 'pause', 'resume', 'checked_filter', 'find_failed', 'change_failed', 'begin_action', 'act',
-            'prune', 'gauges', 'status', 'prune_inbox', 'reopen'])) AS known (part, names)
+            'wake_now', 'hold_keys', 'pause', 'paused', 'resume', 'checked_filter', 'find_failed', 'change_failed',
+            'begin_action', 'act', 'prune', 'gauges', 'status', 'prune_inbox', 'reopen'])) AS known (part, names)
     CROSS JOIN unnest(known.names) AS name
     JOIN pg_catalog.pg_class AS outbox ON outbox.oid = '"outbox"."outbox"'::regclass
     JOIN pg_catalog.pg_proc AS ours ON ours.proname = outbox.relname || '_' || name

@@ -8,7 +8,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use outbox::{
     BoxError, ClaimRequest, ClaimToken, Claimed, Context, HandlerError, HandlerOptions, KeyPolicy, Listening,
-    Outcome, PgSource, Registry, Relay, RetryPolicy, Settled, Settlement, Source, SourceError, Wakeup,
+    Outcome, PgSource, Position, Registry, Relay, RetryPolicy, Settled, Settlement, Source, SourceError,
+    Wakeup,
 };
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -191,6 +192,10 @@ impl Source for Recorded {
 
     async fn extend(&self, tokens: &[ClaimToken], lease: Duration) -> Result<Vec<ClaimToken>, SourceError> {
         self.source.extend(tokens, lease).await
+    }
+
+    async fn paused(&self, tokens: &[ClaimToken]) -> Result<Vec<(ClaimToken, Position)>, SourceError> {
+        self.source.paused(tokens).await
     }
 
     async fn wait(&self, timeout: Duration) -> Wakeup {

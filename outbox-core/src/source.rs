@@ -235,6 +235,7 @@ pub enum Listening {
 /// 13. `wait` returns after its timeout at the latest.
 /// 14. An event that cannot be decoded is claimed like any other, with the reason in place of the envelope.
 /// 15. Dropping any of these futures leaves at most a claim that ends by its lease.
+/// 16. What an operator has paused since it was claimed is named by `paused`, and stays held.
 #[async_trait]
 pub trait Source: Send + Sync + 'static {
     /// Leases due events, oldest first.
@@ -264,6 +265,19 @@ pub trait Source: Send + Sync + 'static {
     /// # Cancel safety
     /// A dropped call may or may not have extended.
     async fn extend(&self, tokens: &[ClaimToken], lease: Duration) -> Result<Vec<ClaimToken>, SourceError>;
+
+    /// Of the events in these claims, those whose type or ordering key an operator has paused since. The relay hands them
+    /// back, unless their delivery has begun. Defaults to none, for sources of which nothing can be paused.
+    ///
+    /// # Errors
+    /// [`SourceError`] when the store cannot be reached; what is paused is then delivered a little longer.
+    ///
+    /// # Cancel safety
+    /// Reads only.
+    async fn paused(&self, tokens: &[ClaimToken]) -> Result<Vec<(ClaimToken, Position)>, SourceError> {
+        let _ = tokens;
+        Ok(Vec::new())
+    }
 
     /// Returns when events may be due, or after `timeout`. Only ever a hint.
     ///

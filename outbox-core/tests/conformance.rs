@@ -64,6 +64,7 @@ outbox_core::source_conformance! {
     excluded_types = yes,
     ordering = yes,
     key_policies = yes,
+    pauses = no,
     undecodable = yes,
     hints = yes,
 }

@@ -94,6 +94,7 @@ outbox_core::source_conformance! {
     excluded_types = yes,
     ordering = yes,
     key_policies = no,
+    pauses = no,
     undecodable = yes,
     hints = yes,
 }

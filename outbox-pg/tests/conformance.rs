@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outbox_core::conformance::{Counts, Harness};
-use outbox_core::{Envelope, EventId, NewEvent, OrderingKey, Source, TenantId};
+use outbox_core::{Envelope, EventId, EventType, NewEvent, OrderingKey, Source, TenantId};
 use outbox_pg::{Names, PgSource};
 use support::World;
 
@@ -74,6 +74,11 @@ impl Harness for Postgres {
         self.world.run(&sql).await;
     }
 
+    async fn pause(&self, event_type: &EventType) {
+        let script = format!("SELECT outbox.outbox_pause('type', '', '{event_type}')");
+        self.world.run(&script).await;
+    }
+
     async fn resume(&self, tenant: &TenantId, key: &OrderingKey) {
         self.operate(&format!(
             "DELETE FROM outbox.outbox_block WHERE scope = 'key' AND tenant_id = '{tenant}' AND name = '{key}';
@@ -99,6 +104,7 @@ outbox_core::source_conformance! {
     excluded_types = yes,
     ordering = yes,
     key_policies = yes,
+    pauses = yes,
     undecodable = yes,
     hints = yes,
 }

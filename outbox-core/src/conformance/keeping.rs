@@ -1,10 +1,10 @@
-//! Clauses 5, 9 and 10: leases that end, and leases that are kept.
+//! Clauses 5, 9, 10 and 16: leases that end, and leases that are kept.
 
 use std::collections::HashSet;
 
 use super::Harness;
-use super::cases::{Case, LONG, ids, released, settlement};
-use crate::Outcome;
+use super::cases::{Case, LONG, ids, name, released, settlement};
+use crate::{EventType, Outcome};
 
 /// Clause 4, by time.
 pub async fn a_claim_that_ended_cannot_be_settled(harness: &dyn Harness) {
@@ -138,4 +138,27 @@ pub async fn extending_an_ended_claim_reports_it_and_revives_nothing(harness: &d
     assert_eq!(current.id, late.id);
     let both = case.source.extend(&[late.token, current.token], LONG).await;
     assert_eq!(both.ok(), Some(vec![late.token]));
+}
+
+/// Clause 16.
+pub async fn what_was_paused_since_it_was_claimed_is_named_and_stays_held(harness: &dyn Harness) {
+    let case = Case::new(harness);
+    case.publish("Plain").await;
+    let paused = case.publish("Paused").await;
+    let claimed = case.claim_until(2, LONG).await;
+    let tokens: Vec<_> = claimed.iter().map(|claimed| claimed.token).collect();
+    let ask = async || {
+        let answer = case.source.paused(&tokens).await;
+        answer.unwrap_or_else(|error| panic!("what is paused is not known: {error:?}"))
+    };
+    assert_eq!(ask().await, [], "nothing is paused yet");
+
+    harness.pause(&name("Paused", EventType::new)).await;
+
+    let named = claimed.iter().filter(|claimed| claimed.id == paused);
+    let named: Vec<_> = named.map(|claimed| (claimed.token, claimed.position)).collect();
+    assert_eq!(ask().await, named);
+    for claimed in &claimed {
+        case.must_settle(claimed, Outcome::Completed).await;
+    }
 }

@@ -33,6 +33,7 @@
 //!     excluded_types = yes,
 //!     ordering = yes,
 //!     key_policies = no, // shown as ignored, with the reason
+//!     pauses = no,
 //!     undecodable = no,
 //!     hints = yes,
 //! }
@@ -55,6 +56,7 @@
 //! | `excluded_types` | cannot leave event types out of a claim |
 //! | `ordering` | keeps no order per key |
 //! | `key_policies` | cannot stop or park a key, or has no redrive |
+//! | `pauses` | has no operator who pauses event types |
 //! | `undecodable` | cannot store what it cannot decode |
 //! | `hints` | only polls: `wait` ends at its timeout |
 //!
@@ -72,7 +74,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::{Envelope, EventId, OrderingKey, Source, TenantId};
+use crate::{Envelope, EventId, EventType, OrderingKey, Source, TenantId};
 
 pub use claiming::{
     a_claim_stays_within_its_bytes, a_claim_stays_within_its_number_of_events,
@@ -84,7 +86,7 @@ pub use keeping::{
     a_claim_that_ended_cannot_be_settled, an_extended_claim_is_kept,
     events_of_an_ended_lease_come_again_alone, extending_an_ended_claim_reports_it_and_revives_nothing,
     the_loss_of_a_lone_claim_is_counted, the_loss_of_a_shared_claim_burns_nobody,
-    what_is_left_of_a_settled_claim_stays_held,
+    what_is_left_of_a_settled_claim_stays_held, what_was_paused_since_it_was_claimed_is_named_and_stays_held,
 };
 pub use keys::{
     a_failed_event_lets_its_key_go_on, a_parked_key_follows_its_failed_event,
@@ -148,6 +150,11 @@ pub trait Harness: Send + Sync + 'static {
         unimplemented!("this harness cannot store the undecodable event {id}")
     }
 
+    /// Pauses an event type. Needs `pauses`.
+    async fn pause(&self, event_type: &EventType) {
+        unimplemented!("this harness cannot pause {event_type}")
+    }
+
     /// Lets a stopped key go on. Needs `key_policies`.
     async fn resume(&self, tenant: &TenantId, key: &OrderingKey) {
         unimplemented!("this harness cannot resume {key} of {tenant}")
@@ -171,6 +178,7 @@ macro_rules! source_conformance {
         excluded_types = $excluded:ident,
         ordering = $ordering:ident,
         key_policies = $policies:ident,
+        pauses = $pauses:ident,
         undecodable = $undecodable:ident,
         hints = $hints:ident $(,)?
     ) => {
@@ -216,6 +224,9 @@ macro_rules! source_conformance {
         $crate::__conformance_cases! { $harness, $policies, "this source has no key policies",
             a_stopped_key_waits_until_it_is_resumed
             a_parked_key_follows_its_failed_event
+        }
+        $crate::__conformance_cases! { $harness, $pauses, "nobody can pause event types of this source",
+            what_was_paused_since_it_was_claimed_is_named_and_stays_held
         }
         $crate::__conformance_cases! { $harness, $undecodable, "this source stores nothing that it cannot decode",
             an_event_that_cannot_be_decoded_is_claimed_with_the_reason

@@ -20,6 +20,7 @@ use super::job::{Job, Jobs, answer};
 use super::lease::Lease;
 use super::leases::Leases;
 use super::pace::Pace;
+use super::pausing::Pausing;
 use super::pool::Pool;
 use super::reminders::Reminders;
 use super::report::Report;
@@ -60,6 +61,7 @@ pub(super) enum Occurrence {
     Claimed(Result<Vec<Claimed>, SourceError>),
     Settled(Result<Settled, SourceError>),
     Extended(Result<Vec<ClaimToken>, SourceError>),
+    Paused(Result<Vec<(ClaimToken, Position)>, SourceError>),
     /// Events may be due, or nothing was heard for a poll timeout.
     Hint,
     Time,
@@ -91,6 +93,7 @@ pub(super) struct Engine {
     pub(super) types: Types,
     pub(super) leases: Leases,
     pub(super) settling: Settling,
+    pub(super) pausing: Pausing,
     pub(super) pace: Pace,
     /// A claim may find something: nothing has said yet that the source is drained.
     pub(super) more: bool,
@@ -138,6 +141,7 @@ impl Engine {
             types: Types::default(),
             leases: Leases::new(settings.lease),
             settling: Settling::new(settings.batch_size.get() as usize),
+            pausing: Pausing::new(settings.poll_timeout, now),
             pace: Pace::new(settings.concurrency, settings.batch_size, now),
             more: true,
             claim: None,
@@ -292,6 +296,7 @@ impl Engine {
             answer = answer(&mut self.leases.beat, "extend") => Occurrence::Extended(answer),
             answer = answer(&mut self.settling.call, "settle") => Occurrence::Settled(answer),
             answer = answer(&mut self.claim, "claim") => Occurrence::Claimed(answer),
+            answer = answer(&mut self.pausing.call, "paused") => Occurrence::Paused(answer),
             () = self.pool.results.notified() => Occurrence::Finished,
             () = maybe(listening) => {
                 self.wait = None;

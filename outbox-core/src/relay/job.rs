@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::{ClaimRequest, ClaimToken, Claimed, Settled, Settlement, Source, SourceError};
+use crate::{ClaimRequest, ClaimToken, Claimed, Position, Settled, Settlement, Source, SourceError};
 
 /// A call under way. Dropped, it is given up.
 #[derive(Debug)]
@@ -32,6 +32,11 @@ impl Jobs {
     pub(super) fn extend(&self, tokens: Vec<ClaimToken>, lease: Duration) -> Job<Vec<ClaimToken>> {
         let source = Arc::clone(&self.source);
         self.start("extend", async move { source.extend(&tokens, lease).await })
+    }
+
+    pub(super) fn paused(&self, tokens: Vec<ClaimToken>) -> Job<Vec<(ClaimToken, Position)>> {
+        let source = Arc::clone(&self.source);
+        self.start("paused", async move { source.paused(&tokens).await })
     }
 
     fn start<T: Send + 'static>(

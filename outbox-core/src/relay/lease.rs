@@ -56,6 +56,11 @@ impl Lease {
         now < end && !self.is_lost()
     }
 
+    /// How long ago the claim was asked for.
+    pub(super) fn age(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.epoch)
+    }
+
     pub(super) fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Acquire)
     }

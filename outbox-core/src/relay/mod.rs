@@ -40,6 +40,7 @@ mod lease;
 mod leases;
 mod outcome;
 mod pace;
+mod pausing;
 mod pool;
 mod reminders;
 mod report;
@@ -192,6 +193,7 @@ impl Engine {
             Occurrence::Claimed(answer) => self.claimed(answer, now),
             Occurrence::Settled(answer) => self.settled(answer, now),
             Occurrence::Extended(answer) => self.extended(answer, now),
+            Occurrence::Paused(answer) => self.paused(answer),
             Occurrence::Hint => self.poll_again(),
             Occurrence::Finished | Occurrence::Time | Occurrence::Stop => {}
         }

@@ -4,7 +4,7 @@
 //! work waits: a few at first, and one more whenever a worker begins to wait for its delivery, up to the limit. So
 //! deliveries that never wait are done by few workers, without a task for each.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 
 use super::slots::Slots;
 use super::spans::Spans;
-use super::work::{Finished, Items, Work};
+use super::work::{Finished, HeldId, Items, Work};
 use super::worker;
 use crate::{Dispatcher, RelaySettings};
 
@@ -167,6 +167,11 @@ impl Pool {
     /// Swaps the results so far into an empty `into`.
     pub(super) fn take_finished(&self, into: &mut Vec<Finished>) {
         std::mem::swap(&mut *self.finished(), into);
+    }
+
+    /// The events whose delivery has begun and has not ended.
+    pub(super) fn begun(&self) -> HashSet<HeldId> {
+        self.slots.begun(self.dispatcher.pipelines())
     }
 
     /// Everything that no worker has begun.

@@ -191,6 +191,7 @@ impl Engine {
             self.given_up(given_up, now);
         }
         self.taken_seen = self.pool.push_on(self.taken_seen);
+        self.ask_paused_if_due(now);
     }
 
     /// The delivery does not even return to be cancelled. Its event is tried again, its place is given to a stand-in,

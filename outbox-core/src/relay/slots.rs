@@ -3,6 +3,7 @@
 //! Whether a delivery has ended or was given up on is decided under one lock, once: a result that comes after that is
 //! late, and the work that it belongs to is over.
 
+use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -94,6 +95,20 @@ impl Slots {
             .iter()
             .filter_map(|slot| slot.lock().give_up(now, slack))
             .collect()
+    }
+
+    /// The events that are being delivered: of each piece of work the one that is at work, or its `whole_runs`.
+    pub(super) fn begun(&self, whole_runs: bool) -> HashSet<HeldId> {
+        let mut begun = HashSet::new();
+        for slot in &self.0 {
+            let doing = slot.lock();
+            let Some((held, _)) = doing.delivery else { continue };
+            begun.insert(held);
+            if whole_runs {
+                begun.extend(&doing.run);
+            }
+        }
+        begun
     }
 
     /// How many deliveries have not ended, given up on or not.

@@ -75,7 +75,7 @@ impl Worker<'_> {
             let (results, quick) = if held_up || self.pool.is_closed() {
                 (vec![TryResult::CalledOff { done: None }], true)
             } else if together && rest.len() > 1 {
-                self.try_run(rest.make_contiguous()).await
+                self.try_run(ready(rest.make_contiguous())).await
             } else {
                 self.try_first(&mut rest).await
             };
@@ -310,6 +310,14 @@ fn own_token(delivery: &Delivery) -> Delivery {
 fn may_start(item: &Item, now: Instant) -> bool {
     let meant_to = !item.delivery.cancelled.is_cancelled() && !item.rules.open.load(Ordering::Relaxed);
     meant_to && item.lease.is_trusted(now)
+}
+
+/// The part of a run that may start now. What is called off further on, because its type was paused, goes back in its turn.
+fn ready(run: &mut [Item]) -> &mut [Item] {
+    let now = Instant::now();
+    let ready = run.iter().take_while(|item| may_start(item, now)).count();
+    let (ready, _) = run.split_at_mut(ready.max(1).min(run.len()));
+    ready
 }
 
 async fn wait_for<T>(mut call: Caught<'_, T>, deliveries: &[Delivery]) -> Ran<T> {

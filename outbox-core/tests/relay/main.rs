@@ -7,6 +7,7 @@ mod delivering;
 mod failing;
 mod history;
 mod hot_key;
+mod pausing;
 mod refusing;
 mod runs;
 mod saying;

@@ -101,8 +101,8 @@ impl PgAdmin {
         Action::new(self.clone(), number)
     }
 
-    /// Pauses an event type for all tenants. Deliveries under way are finished; no claim after this takes more. Returns
-    /// whether it was running.
+    /// Pauses an event type for all tenants. Deliveries under way are finished; no claim after this takes more, and relays
+    /// hand back what they have not begun. Returns whether it was running.
     ///
     /// # Errors
     /// As [`status`](Self::status).
@@ -125,8 +125,8 @@ impl PgAdmin {
         Ok(resumed.was_blocked)
     }
 
-    /// Pauses an ordering key. Deliveries under way are finished; no claim after this takes more. Returns whether it was
-    /// running.
+    /// Pauses an ordering key. Deliveries under way are finished; no claim after this takes more, and relays hand back what
+    /// they have not begun. Returns whether it was running.
     ///
     /// # Errors
     /// As [`status`](Self::status).

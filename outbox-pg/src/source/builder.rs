@@ -218,6 +218,7 @@ impl PgSourceBuilder {
                 delete: self.delete,
             },
             extend: self.sql(include_str!("../../sql/extend.sql")),
+            paused: self.sql("SELECT lease, seq FROM \"outbox\".\"outbox_paused\"($1, $2)"),
             worker: Uuid::new_v4(),
             ears,
             flow,

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use outbox_core::{
-    ClaimRequest, ClaimToken, Claimed, Listening, Settled, Settlement, Source, SourceError, Wakeup,
+    ClaimRequest, ClaimToken, Claimed, Listening, Position, Settled, Settlement, Source, SourceError, Wakeup,
 };
 use sqlx::Row;
 use sqlx::postgres::PgConnectOptions;
@@ -40,6 +40,7 @@ pub struct PgSource {
     claim: Claim,
     settle: Settle,
     extend: Sql,
+    paused: Sql,
     /// Tells the leases of this relay from those of others.
     worker: Uuid,
     ears: Arc<Ears>,
@@ -103,8 +104,7 @@ impl Source for PgSource {
     }
 
     async fn extend(&self, tokens: &[ClaimToken], lease: Duration) -> Result<Vec<ClaimToken>, SourceError> {
-        let numbers: Vec<i64> = tokens.iter().map(ClaimToken::number).collect();
-        let secrets: Vec<i64> = tokens.iter().map(ClaimToken::secret).collect();
+        let (numbers, secrets) = halves(tokens);
         let extend = self.extend.clone();
         let lost: Vec<i64> = self
             .sessions
@@ -126,6 +126,31 @@ impl Source for PgSource {
             .collect())
     }
 
+    async fn paused(&self, tokens: &[ClaimToken]) -> Result<Vec<(ClaimToken, Position)>, SourceError> {
+        let (numbers, secrets) = halves(tokens);
+        let paused = self.paused.clone();
+        let rows = self
+            .sessions
+            .run("paused", |connection| {
+                Box::pin(async move {
+                    let rows = paused
+                        .query()
+                        .bind(numbers)
+                        .bind(secrets)
+                        .fetch_all(connection)
+                        .await?;
+                    let both = rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?)));
+                    both.collect::<Result<Vec<(i64, i64)>, sqlx::Error>>()
+                })
+            })
+            .await?;
+        let token_of = |number| tokens.iter().find(|token| token.number() == number).copied();
+        Ok(rows
+            .into_iter()
+            .filter_map(|(number, seq)| Some((token_of(number)?, Position(seq))))
+            .collect())
+    }
+
     async fn wait(&self, limit: Duration) -> Wakeup {
         let pause = self.pause().min(limit);
         match tokio::time::timeout(pause, self.ears.hint.notified()).await {
@@ -142,4 +167,12 @@ impl Source for PgSource {
             Hearing::Awake | Hearing::Asleep => Listening::Up,
         }
     }
+}
+
+/// Tokens as lists that run side by side: numbers and secrets.
+fn halves(tokens: &[ClaimToken]) -> (Vec<i64>, Vec<i64>) {
+    tokens
+        .iter()
+        .map(|token| (token.number(), token.secret()))
+        .unzip()
 }

@@ -1,13 +1,14 @@
 //! What an operator does, seen by running relays.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use outbox_core::{
-    Delivered, Delivery, Dispatcher, EventType, Failure, FailureKind, NewEvent, OrderingKey, Payload, Relay,
-    RelayHandle, TenantId,
+    Delivered, Delivery, Dispatcher, EventType, Failure, FailureKind, NewEvent, OrderingKey, Payload, Policy,
+    Relay, RelayHandle, TenantId,
 };
 use outbox_pg::admin::FailedFilter;
 use tokio::time::Instant;
@@ -113,6 +114,67 @@ async fn all_relays_obey_a_pause_once_it_is_in_place() {
     world.until("status = 'completed'", 2200).await;
 
     for relay in relays {
+        relay.shutdown().await.unwrap();
+    }
+}
+
+/// Delivers one event after the other, each in a fifth of a second.
+struct Slow;
+
+#[async_trait]
+impl Dispatcher for Slow {
+    async fn dispatch(&self, delivery: &Delivery) -> Result<Delivered, Failure> {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert!(
+            !delivery.cancelled.is_cancelled(),
+            "what had begun was called off"
+        );
+        Ok(Delivered::Handled)
+    }
+
+    fn policy(&self, _: &EventType) -> Policy {
+        Policy::default().with_concurrency(NonZeroU32::MIN)
+    }
+}
+
+#[tokio::test]
+async fn a_relay_hands_back_what_is_paused_before_it_has_begun() {
+    for (key, type_is_paused) in [(Some("k"), true), (Some("k"), false), (None, true)] {
+        let world = World::new().await;
+        let (admin, tenant) = (admin(&world), TenantId::default());
+        let (kind, k) = (EventType::new("Counted").unwrap(), OrderingKey::new("k").unwrap());
+        world.publish_range(0..60, |_| key.map(str::to_owned)).await;
+        let source = Arc::new(world.source().start().await.unwrap());
+        let relay = Relay::builder(source, Arc::new(Slow)).poll_timeout(Duration::from_secs(1));
+        let relay = relay.build().unwrap().spawn();
+        world.until("status = 'completed'", 2).await;
+        assert!(
+            admin.gauges(100).await.unwrap().in_flight > 20,
+            "many are in hand"
+        );
+
+        match type_is_paused {
+            true => admin.pause_type(&kind, "").await.unwrap(),
+            false => admin.pause_key(&tenant, &k, "").await.unwrap(),
+        };
+        let paused = Instant::now();
+        while admin.gauges(100).await.unwrap().in_flight > 0 {
+            let waited = paused.elapsed();
+            assert!(waited < Duration::from_secs(5), "in flight for {waited:?}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let done = world.count("status = 'completed'").await;
+        assert!(done < 40, "{done} were delivered");
+        assert_eq!(
+            world.count("status = 'pending' AND retry_count = 0").await,
+            60 - done
+        );
+
+        match type_is_paused {
+            true => admin.resume_type(&kind, "").await.map(drop).unwrap(),
+            false => admin.resume_key(&tenant, &k, "").await.map(drop).unwrap(),
+        }
+        world.until("status = 'completed'", 60).await;
         relay.shutdown().await.unwrap();
     }
 }
