@@ -11,7 +11,7 @@ use outbox::EventId;
 ///
 /// The database comes from JOBS_DB_URL, else DATABASE_URL (migrate and roles: the other way round), or from a file.
 ///
-/// Exit codes: 0 done, 1 doctor found something, 2 wrong command line or setting, 3 database not reached,
+/// Exit codes: 0 done, 1 doctor found something or no output, 2 wrong command line or setting, 3 database not reached,
 /// 4 database refuses (right, schema version), 5 no such event or action, 6 not confirmed, 130 interrupted.
 #[derive(Debug, Parser)]
 #[command(name = "outbox", version, propagate_version = true, max_term_width = 100)]

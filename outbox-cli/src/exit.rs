@@ -10,7 +10,7 @@ use outbox::{ConfigError, MigrateError, SourceError, SourceErrorKind, TextError}
 pub(crate) enum Exit {
     /// Done.
     Success = 0,
-    /// `doctor` found something that needs an operator.
+    /// `doctor` found something that needs an operator; or the output cannot be written.
     Findings = 1,
     /// The command line or a setting cannot work. clap uses 2 as well.
     Usage = 2,

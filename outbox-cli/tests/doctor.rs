@@ -120,6 +120,10 @@ async fn whoever_keeps_the_tables_or_makes_others_wait_for_them_is_named() {
         "{text}"
     );
     assert!(text.contains(&format!("pg_terminate_backend({pid})")), "{text}");
+    // The server does not know yet that nobody waits for its answer.
+    world
+        .run(&format!("SELECT pg_terminate_backend({waiter}, 60000)"))
+        .await;
     reader.close().await.unwrap();
     world.drop_role("jobs").await;
 }
@@ -148,6 +152,26 @@ async fn types_that_nobody_handles_are_found_whatever_the_ids_are() {
     for found in ["NewInTime (5 of 5 completed)", "NewAtRandom (7 of 7 completed)"] {
         assert!(text.contains(found), "{text}");
     }
+}
+
+#[tokio::test]
+async fn of_a_standby_is_said_that_it_is_one_and_nothing_is_asked_that_it_refuses() {
+    let world = World::new().await;
+    world
+        .run("CREATE FUNCTION public.pg_is_in_recovery() RETURNS boolean LANGUAGE sql AS 'SELECT true'")
+        .await;
+    let url = format!(
+        "{}?options=-c%20search_path%3Dpublic%2Cpg_catalog",
+        world.url(None)
+    );
+
+    let doctor = world.outbox_by(&url, &["doctor", "--json"]).await;
+
+    assert_eq!(doctor.code, 1);
+    let (verdict, text) = doctor.check("server");
+    assert_eq!(verdict, "wrong", "{text}");
+    assert!(text.contains("connect to the primary"), "{text}");
+    assert!(!doctor.out.contains("claim plan"), "{}", doctor.out);
 }
 
 #[tokio::test]

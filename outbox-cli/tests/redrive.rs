@@ -118,6 +118,8 @@ async fn a_hundred_thousand_events_are_looked_at_redriven_interrupted_and_redriv
         .expect(&text);
     let action = go_on.trim();
     let left = world.count("failed").await;
+    let told = format!("interrupted after {} events", FAILED - left);
+    assert!(text.contains(&told), "{left} left: {text}");
     assert!(0 < left && left < FAILED, "{left} of {FAILED} left");
     let audit = |what: &str| {
         format!(

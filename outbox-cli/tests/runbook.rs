@@ -105,6 +105,28 @@ async fn rows_stay_pending_because_no_relay_runs() {
 }
 
 #[tokio::test]
+async fn rows_stay_pending_because_the_relay_was_killed() {
+    let world = World::new().await;
+    world.publish(3).await;
+    // What it held when it was killed, a minute later.
+    let claim = "SELECT FROM outbox.outbox_claim(gen_random_uuid(), 1, 2, 1000000, interval '30 s', '{}')";
+    world.run(claim).await;
+    world
+        .run("UPDATE outbox.outbox_lease SET until = until - interval '90 s'")
+        .await;
+
+    let doctor = told(&world, None, "outbox doctor", &[]).await;
+    found(&doctor, "WRONG claims");
+    let text = found(&doctor, "WRONG relay");
+    assert!(text.contains("start the relay"), "{text}");
+
+    let relay = world.start(shipping(), None, 10).await;
+    world.until("completed", 3).await;
+    told(&world, None, "outbox doctor", &[]).await.ok();
+    relay.shutdown().await.unwrap();
+}
+
+#[tokio::test]
 async fn rows_stay_pending_because_a_session_keeps_the_claim_lock() {
     let world = World::new().await;
     let mut keeper = world.database.pool().begin().await.unwrap();

@@ -11,9 +11,9 @@ struct ServerError {
 }
 
 /// Classes of SQLSTATE whose messages speak of names, rights and the server, never of values:
-/// connection, transaction state, authorisation, names and rights, resources, operator, system.
-const PLAIN_CLASSES: [&str; 12] = [
-    "08", "25", "28", "3D", "3F", "40", "42", "53", "55", "57", "58", "XX",
+/// connection, what a server or a standby cannot do, transaction state, authorisation, names and rights, resources, operator, system.
+const PLAIN_CLASSES: [&str; 13] = [
+    "08", "0A", "25", "28", "3D", "3F", "40", "42", "53", "55", "57", "58", "XX",
 ];
 
 /// Classes that go away only when somebody changes the set-up: transaction state (our isolation check),

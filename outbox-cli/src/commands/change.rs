@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::io::IsTerminal;
+use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use outbox::admin::{Action, FailedFilter, PgAdmin, Preview};
@@ -28,6 +29,8 @@ impl Verb {
 }
 
 const SAMPLES: u16 = 3;
+/// Whoever interrupts does not wait longer, for a lock say.
+const MOMENT: Duration = Duration::from_secs(2);
 
 pub(super) async fn run(target: &Target, verb: Verb, args: &Change) -> Result<Exit, CliError> {
     let admin = target.admin().await?;
@@ -127,15 +130,24 @@ async fn carry_out(
     let interrupted = tokio::signal::ctrl_c();
     tokio::pin!(interrupted);
     let (changed, exit) = loop {
-        let progress = tokio::select! {
+        let step = action.step();
+        tokio::pin!(step);
+        let (progress, goes_on) = tokio::select! {
             // ORDER: the step first, so that what it did is counted.
             biased;
-            progress = action.step() => progress?,
-            _ = &mut interrupted => break (bar.position(), Exit::Interrupted),
+            progress = &mut step => (progress?, true),
+            // The server carries out the step under way in any case: a moment later it is known what it did.
+            _ = &mut interrupted => match tokio::time::timeout(MOMENT, step).await {
+                Ok(progress) => (progress?, false),
+                Err(_) => break (bar.position(), Exit::Interrupted),
+            },
         };
         bar.set_position(progress.changed);
         if progress.finished {
             break (progress.changed, Exit::Success);
+        }
+        if !goes_on {
+            break (progress.changed, Exit::Interrupted);
         }
     };
     bar.finish_and_clear();

@@ -26,7 +26,10 @@ pub(super) async fn run(target: &Target, args: &Prune) -> Result<Exit, CliError>
     let spinner = ProgressBar::new_spinner().with_message("pruning");
     let pruned = tokio::select! {
         pruned = pruner.run_once() => pruned?,
-        _ = tokio::signal::ctrl_c() => return Ok(Exit::Interrupted),
+        _ = tokio::signal::ctrl_c() => {
+            eprintln!("interrupted; what was deleted stays deleted");
+            return Ok(Exit::Interrupted);
+        }
     };
     spinner.finish_and_clear();
     if target.json {

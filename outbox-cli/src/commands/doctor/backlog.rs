@@ -36,14 +36,19 @@ async fn relays(connection: &mut PgConnection) -> Result<i64, sqlx::Error> {
 /// For so long, events may wait for a relay that nobody sees: more than it takes to poll.
 const UNSEEN_SECS_MAX: f64 = 15.0;
 
+/// Claims whose time is over are nobody's any more: a relay that was killed leaves some.
+fn held(status: &OutboxStatus) -> u64 {
+    status.leases.saturating_sub(status.expired_leases)
+}
+
 /// Behind a pooler, sessions are called after whoever used them last: there, only waiting events tell.
 fn relay(status: &OutboxStatus, relays: i64, pooled: bool) -> Check {
     let sessions = match relays {
         0 => "no session is called outbox-relay".to_owned(),
         n => format!("sessions called outbox-relay from {n} addresses"),
     };
-    let evidence = format!("{sessions}, {} claims held", status.leases);
-    match (relays, status.leases, status.pending()) {
+    let evidence = format!("{sessions}, {} claims held", held(status));
+    match (relays, held(status), status.pending()) {
         (0, 0, pending) if pending > 0 && (!pooled || status.oldest_seconds > UNSEEN_SECS_MAX) => {
             Check::wrong(
                 "relay",
@@ -77,9 +82,9 @@ fn lag(patient: &Patient<'_>, status: &OutboxStatus, relays: i64) -> Check {
     if status.oldest_seconds <= limit {
         return Check::ok(NAME, evidence);
     }
-    let remedy = if status.leases == 0 && relays == 0 {
+    let remedy = if held(status) == 0 && relays == 0 {
         "no relay works: see above"
-    } else if status.leases == 0 {
+    } else if held(status) == 0 {
         "a relay is connected, and holds no claim: see whether its readiness is green and its log says outbox_poll_failed, and start it anew; or it is the relay of another outbox of this database, and this one's is missing"
     } else if status.retrying > status.fresh {
         "most have failed and are tried again: outbox list --status pending shows their errors"

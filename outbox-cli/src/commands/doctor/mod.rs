@@ -48,8 +48,11 @@ pub(super) async fn run(target: &Target, args: &Doctor) -> Result<Exit, CliError
     let mut connection = target.connect(Part::Relay).await?;
     // Behind a pooler, only a transaction keeps to one session: between a statement's preparation and its execution, too.
     let mut transaction = connection.begin().await?;
-    server::look(&patient, &mut transaction, &mut checks).await?;
+    let usable = server::look(&patient, &mut transaction, &mut checks).await?;
     transaction.rollback().await?;
+    if !usable {
+        return report(target, &checks);
+    }
     let pooled = wake::look(&patient, &mut checks).await?;
     let mut transaction = connection.begin().await?;
     // Without its tables there is no answer to the rest; without the right schema and the rights of a relay, it would only

@@ -10,18 +10,20 @@ use crate::output;
 
 const SKEW_SECS_MAX: f64 = 1.0;
 
+/// Whether it is one that a relay can work with: a standby would refuse the rest.
 pub(super) async fn look(
     patient: &Patient<'_>,
     connection: &mut PgConnection,
     checks: &mut Vec<Check>,
-) -> Result<(), sqlx::Error> {
+) -> Result<bool, sqlx::Error> {
     let row = patient.query("SELECT current_setting('server_version'), current_user::text, current_database()::text, pg_is_in_recovery()")
         .fetch_one(&mut *connection)
         .await?;
     let (version, role, database): (String, String, String) =
         (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
     let evidence = format!("PostgreSQL {version}, database {database}, as role {role}");
-    checks.push(match row.try_get(3)? {
+    let standby = row.try_get(3)?;
+    checks.push(match standby {
         false => Check::ok("server", evidence),
         true => Check::wrong(
             "server",
@@ -35,7 +37,7 @@ pub(super) async fn look(
             .await
             .unwrap_or_else(|error| unseen("snapshots", &error)),
     );
-    Ok(())
+    Ok(!standby)
 }
 
 /// Leases and retries go by the database's clock alone; the lag metric compares both.
