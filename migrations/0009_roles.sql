@@ -72,6 +72,10 @@ DECLARE
     v_table regclass;
     v_roles text;
 BEGIN
+    -- To GRANT this name is everybody, and a policy for everybody would be one for every tenant.
+    IF p_role = 'public' THEN
+        RAISE EXCEPTION 'public is everybody; a relay takes a role of its own' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
     EXECUTE format('GRANT USAGE ON SCHEMA "outbox" TO %I', p_role);
     -- What becomes of an event is the relay's; what was published is nobody's to change.
     EXECUTE format('GRANT SELECT, DELETE, UPDATE (status, class, available_at, retry_count, claim_count, alone, done_parts,

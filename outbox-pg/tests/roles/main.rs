@@ -155,6 +155,30 @@ async fn no_function_of_ours_is_open_to_everybody() {
 }
 
 #[tokio::test]
+async fn everybody_is_no_relay() {
+    let cast = Cast::new().await;
+    cast.isolate_tenants().await;
+    cast.run(
+        "owner",
+        &format!("SELECT outbox.outbox_revoke('{}')", cast.role("relay")),
+    )
+    .await
+    .unwrap();
+    cast.publish("b", event("1")).await.unwrap();
+
+    let granted = cast
+        .run("owner", "SELECT outbox.outbox_grant_relay('public')")
+        .await;
+
+    assert_eq!(granted, Err("22023".to_owned()));
+    let seen = cast
+        .find("reader", "a", "SELECT tenant_id FROM outbox.outbox")
+        .await;
+    assert_eq!(seen, Vec::<String>::new());
+    cast.leave().await;
+}
+
+#[tokio::test]
 async fn what_was_granted_can_be_taken_back() {
     let cast = Cast::new().await;
     cast.isolate_tenants().await;

@@ -28,7 +28,7 @@ pub(super) async fn look(
         true => Check::wrong(
             "server",
             format!("{evidence}; it is a standby and takes no writes"),
-            "connect to the primary: list all hosts in the URL, or use the cluster's writer address",
+            "connect to the primary, by an address that follows it: a URL takes one host",
         ),
     });
     checks.push(clock(connection).await?);
