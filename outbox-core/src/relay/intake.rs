@@ -191,6 +191,7 @@ impl Engine {
             run: None,
             label: OutcomeLabel::Failed,
             envelope: claimed.envelope.ok().map(Arc::new),
+            unanswered: false,
         };
         self.settling.push(outcome, now);
     }

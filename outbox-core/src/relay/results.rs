@@ -75,6 +75,7 @@ impl Engine {
             run: held.run,
             label,
             envelope,
+            unanswered: false,
         };
         self.settling.push(unrecorded, now);
     }
@@ -108,17 +109,24 @@ impl Engine {
             outcome.lease.settle_one();
             self.count(outcome, recorded_at, now);
         }
+        let mut lost = 0;
         for outcome in &answer.lost {
             outcome.lease.settle_one();
+            // While the claim lasts nobody else can have ended it: the call whose answer was lost has recorded this. Only a
+            // server that crashed may have forgotten the claim instead; the event comes again, then, and counts twice.
+            if outcome.unanswered && outcome.lease.is_trusted(now) {
+                self.count(outcome, recorded_at, now);
+                continue;
+            }
+            lost += usize::from(!outcome.unanswered);
             if outcome.frees_key() {
                 self.poll_again();
             }
         }
-        // After an unanswered call, "lost" mostly means "recorded by that call".
-        if !answer.lost.is_empty() && !answer.unsure {
-            self.report.lost += answer.lost.len() as u64;
-            self.metrics.claims_lost(answer.lost.len());
-            tracing::warn!(events = answer.lost.len(), "{}", log_line::CLAIMS_LOST);
+        if lost > 0 {
+            self.report.lost += lost as u64;
+            self.metrics.claims_lost(lost);
+            tracing::warn!(events = lost, "{}", log_line::CLAIMS_LOST);
         }
     }
 

@@ -27,6 +27,8 @@ pub(super) struct Unrecorded {
     pub(super) label: OutcomeLabel,
     /// Absent for an event that cannot be decoded.
     pub(super) envelope: Option<Arc<Envelope>>,
+    /// A call with it ended without an answer: what is lost to the next one may have been recorded then.
+    pub(super) unanswered: bool,
 }
 
 impl Unrecorded {
@@ -44,8 +46,6 @@ impl Unrecorded {
 pub(super) struct Recorded {
     pub(super) recorded: Vec<Unrecorded>,
     pub(super) lost: Vec<Unrecorded>,
-    /// An earlier call for some of these ended without an answer: what is lost may have been recorded then.
-    pub(super) unsure: bool,
     /// An outcome that the source will not hold as it is.
     pub(super) refused: Option<(EventId, SourceError)>,
 }
@@ -62,7 +62,6 @@ pub(super) struct Settling {
     gather: Duration,
     flush_at: Option<Instant>,
     retry_at: Option<Instant>,
-    unsure: bool,
     backoff: Backoff,
 }
 
@@ -77,7 +76,6 @@ impl Settling {
             gather: GATHER,
             flush_at: None,
             retry_at: None,
-            unsure: false,
             backoff: Backoff::default(),
         }
     }
@@ -141,15 +139,17 @@ impl Settling {
         answer: Result<Settled, SourceError>,
         now: Instant,
     ) -> Result<Recorded, (SourceError, u32)> {
-        let sent = std::mem::take(&mut self.sent);
+        let mut sent = std::mem::take(&mut self.sent);
         let settled = match answer {
             Ok(settled) => settled,
             Err(error) if error.kind() == SourceErrorKind::Refused => {
                 return Ok(self.refused(sent, error, now));
             }
             Err(error) => {
+                for outcome in &mut sent {
+                    outcome.unanswered = true;
+                }
                 self.put_back(sent);
-                self.unsure = true;
                 self.flush_at = Some(now);
                 self.retry_at = Some(now + self.backoff.fail());
                 return Err((error, self.backoff.failures()));
@@ -158,7 +158,6 @@ impl Settling {
         self.retry_at = None;
         self.backoff.succeed();
         self.most = self.most.saturating_mul(2).min(self.batch);
-        let unsure = std::mem::take(&mut self.unsure);
         let gone: HashSet<_> = settled.lost.into_iter().collect();
         let is_lost = |outcome: &Unrecorded| {
             !gone.is_empty() && gone.contains(&(outcome.settlement.token, outcome.settlement.position))
@@ -167,7 +166,6 @@ impl Settling {
         Ok(Recorded {
             recorded,
             lost,
-            unsure,
             refused: None,
         })
     }
@@ -195,7 +193,6 @@ impl Settling {
         Recorded {
             recorded: Vec::new(),
             lost,
-            unsure: false,
             refused,
         }
     }

@@ -124,8 +124,9 @@ async fn an_answer_that_was_lost_is_no_lost_claim() {
     until("all completed", || memory.counts().completed == 21).await;
     let report = relay.shutdown().await.unwrap();
 
-    assert_eq!(report.lost, 0);
+    assert_eq!((report.completed, report.lost), (21, 0));
     assert_eq!(metrics.lost.load(Ordering::Relaxed), 0);
+    assert_eq!(metrics.completed.load(Ordering::Relaxed), 21);
     assert_eq!(dispatcher.seen().len(), 21);
 }
 
