@@ -10,6 +10,7 @@ run:
 # Maven, a C compiler, make and zlib's headers. ARGS goes to the tests.
 test:
 	cargo test --workspace --no-fail-fast -- $(ARGS)
+	cargo test --package outbox-pg --features tokio-postgres,diesel-async,sea-orm --test drivers -- $(ARGS)
 
 # The Kafka transport alone.
 test-kafka:
