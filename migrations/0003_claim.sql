@@ -65,10 +65,19 @@ BEGIN
         alone = CASE WHEN lost.alone = 0 THEN 1 ELSE 2 END
     FROM (
         SELECT lease.alone, unnest(lease.ids) AS id, unnest(lease.seqs) AS seq,
-            lease.alone > 0 AND pg_postmaster_start_time() < lease.created_at
-            AND count(*) FILTER (WHERE lease.alone > 0) OVER (PARTITION BY lease.worker) = 1 AS guilty
-        FROM "outbox"."outbox_lease" AS lease WHERE lease.number = ANY (v_leases)) AS lost
+            lease.alone > 0 AND pg_postmaster_start_time() < lease.created_at AND lease.suspects = 1 AS guilty
+        FROM (
+            SELECT every.*, count(*) FILTER (WHERE every.alone > 0) OVER (PARTITION BY every.worker) AS suspects
+            FROM "outbox"."outbox_lease" AS every
+            WHERE every.number > (SELECT last_value FROM "outbox"."outbox_lease_mark")) AS lease
+        WHERE lease.number = ANY (v_leases)) AS lost
     WHERE event.id = ANY (v_ids) AND event.id = lost.id AND event.seq = lost.seq AND event.status = 'pending';
+    -- Leases of one relay need not end together. The last of its lone ones must not look like the only one.
+    UPDATE "outbox"."outbox_lease" AS later SET alone = 0 WHERE later.number IN (
+        SELECT other.number FROM "outbox"."outbox_lease" AS other
+        WHERE other.number > (SELECT last_value FROM "outbox"."outbox_lease_mark") AND other.alone > 0 AND other.until > p_now
+            AND other.worker IN (SELECT lost.worker FROM "outbox"."outbox_lease" AS lost WHERE lost.number = ANY (v_leases) AND lost.alone > 0)
+        ORDER BY other.number FOR UPDATE SKIP LOCKED);
 
     PERFORM "outbox"."outbox_promote"(ARRAY(
         SELECT DISTINCT taken.key FROM "outbox"."outbox_lease" AS lease CROSS JOIN unnest(lease.keys) AS taken (key)
