@@ -25,7 +25,7 @@ pub(super) async fn run(target: &Target, args: &Reopen) -> Result<Exit, CliError
         .await?;
     let events: i64 = row.try_get(0)?;
     if args.dry_run || events == 0 {
-        return say(target, events, args.dry_run);
+        return say(target, args, events, args.dry_run);
     }
     output::confirm(
         &format!("reopen {events} completed events, for every handler of theirs to be redriven?"),
@@ -43,10 +43,10 @@ pub(super) async fn run(target: &Target, args: &Reopen) -> Result<Exit, CliError
         .fetch_one(&mut *transaction)
         .await?;
     transaction.commit().await?;
-    say(target, row.try_get(0)?, false)
+    say(target, args, row.try_get(0)?, false)
 }
 
-fn say(target: &Target, events: i64, dry_run: bool) -> Result<Exit, CliError> {
+fn say(target: &Target, args: &Reopen, events: i64, dry_run: bool) -> Result<Exit, CliError> {
     if target.json {
         output::json(&json!({"events": events, "dry_run": dry_run}))?;
     } else if dry_run {
@@ -55,7 +55,9 @@ fn say(target: &Target, events: i64, dry_run: bool) -> Result<Exit, CliError> {
         output::line("nothing to reopen")?;
     } else {
         output::line(&format!(
-            "{events} events are failed now, with the error \"reopened\"; deliver them with: outbox redrive --error reopened"
+            "{events} events are failed now, with the error \"reopened\"; deliver them with: \
+             outbox redrive --type {} --error reopened",
+            output::short(&args.event_type, 200)
         ))?;
     }
     Ok(Exit::Success)

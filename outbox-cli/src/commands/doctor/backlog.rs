@@ -197,7 +197,7 @@ async fn handlers(patient: &Patient<'_>, connection: &mut PgConnection) -> Resul
         false => Check::wrong(
             NAME,
             format!("no handler for {}", unhandled.join(", ")),
-            "register the handler, start the relay anew, then: outbox reopen --type TYPE --newer-than TIME, outbox redrive --error reopened",
+            "register the handler, start the relay anew, then: outbox reopen --type TYPE --newer-than TIME, outbox redrive --type TYPE --error reopened",
         ),
     })
 }
