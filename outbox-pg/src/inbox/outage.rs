@@ -1,7 +1,11 @@
 //! Whether an error is the event's fault or the database's.
 
 use outbox_core::HandlerError;
+use sqlx::PgPool;
 use sqlx::error::DatabaseError;
+use tokio::time::{Instant, timeout};
+
+use crate::begin::Session;
 
 /// Classes of SQLSTATE that say that the server cannot serve now: connection, resources, operator.
 const AWAY: [&str; 3] = ["08", "53", "57"];
@@ -32,7 +36,19 @@ pub(super) fn database_error(error: sqlx::Error) -> HandlerError {
     }
 }
 
-/// The same for an error that a handler has passed on: it was made a wish for another try by `?`.
+/// A connection for a handler's transaction. That none comes free is no fault of the event: it ends before the event's time does,
+/// and charges nothing.
+pub(super) async fn connection(pool: &PgPool, deadline: Instant) -> Result<Session, HandlerError> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    match timeout(left - left / 20, Session::acquire(pool)).await {
+        Ok(session) => session.map_err(database_error),
+        Err(_) => Err(HandlerError::outage(
+            "no connection of the pool came free within the handler's time",
+        )),
+    }
+}
+
+/// As [`database_error`], for an error that a handler has passed on: it was made a wish for another try by `?`.
 pub(super) fn passed_on(error: HandlerError) -> HandlerError {
     let HandlerError::Retry(cause) = error else {
         return error;

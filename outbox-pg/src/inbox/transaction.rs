@@ -6,8 +6,7 @@ use outbox_core::{BoxError, Context, Event, Handler, HandlerError, PartName, Sta
 use sqlx::{PgConnection, Row};
 
 use super::PgInbox;
-use super::outage::{database_error, passed_on};
-use crate::begin::Session;
+use super::outage::{connection, database_error, passed_on};
 
 /// Reacts to events of type `E` in a fresh transaction.
 ///
@@ -134,7 +133,7 @@ async fn handle_once<E: Event>(
     handler: &impl TxHandler<E>,
     (event, ctx): (E, Context),
 ) -> Result<(), HandlerError> {
-    let mut session = Session::acquire(&inbox.pool).await.map_err(database_error)?;
+    let mut session = connection(&inbox.pool, ctx.deadline()).await?;
     let mut tx = session.begin("BEGIN").await.map_err(database_error)?;
     let new = inbox
         .receive(&mut tx, name, ctx.tenant_id(), ctx.event_id())

@@ -96,6 +96,31 @@ async fn a_database_that_is_away_costs_no_attempts() {
 }
 
 #[tokio::test]
+async fn a_pool_without_a_free_connection_costs_no_attempts() {
+    let world = world().await;
+    let options = world.database.connect_options();
+    let pool = PgPoolOptions::new()
+        .max_connections(1)
+        .connect_with(options)
+        .await
+        .unwrap();
+    let taken = pool.acquire().await.unwrap();
+    let inbox = PgInbox::new(pool.clone(), &Names::default());
+    let time = Duration::from_millis(500);
+    let limited = || context_within(time, EventId::new(), "", 1);
+
+    let alone = inbox.transactional(bill);
+    let alone = tokio::time::timeout(time, alone.handle(OrderPlaced { order: 1 }, limited())).await;
+    let batched = inbox.batched(batch::bill_all);
+    let batched = tokio::time::timeout(time, batched.handle(OrderPlaced { order: 1 }, limited())).await;
+
+    drop(taken);
+    for end in [alone, batched] {
+        assert!(matches!(end, Ok(Err(HandlerError::Outage(_)))), "{end:?}");
+    }
+}
+
+#[tokio::test]
 async fn what_a_statement_brings_on_itself_is_charged() {
     let world = world().await;
     let handlers = [

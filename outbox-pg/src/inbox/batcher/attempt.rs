@@ -15,9 +15,8 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
 use super::{Batch, Shared};
-use crate::begin::Session;
 use crate::inbox::batch::TxBatchHandler;
-use crate::inbox::outage::{database_error, passed_on};
+use crate::inbox::outage::{connection, database_error, passed_on};
 use crate::inbox::transaction::still_open;
 
 /// Who waits for an event, and what is needed to try it once more.
@@ -120,7 +119,7 @@ impl<E: Event, H: TxBatchHandler<E>> Shared<E, H> {
         limit: Instant,
     ) -> Result<(), HandlerError> {
         let ids = events.iter().map(|(_, ctx)| ctx.event_id().as_uuid()).collect();
-        let mut session = Session::acquire(&self.inbox.pool).await.map_err(database_error)?;
+        let mut session = connection(&self.inbox.pool, limit).await?;
         let mut tx = session.begin("BEGIN").await.map_err(database_error)?;
         // Nothing cancels a statement whose future was dropped: hanging on, it would keep what the events wait for when they
         // are tried alone, and all would run out of time.
