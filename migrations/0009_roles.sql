@@ -12,6 +12,8 @@
 CREATE FUNCTION "outbox"."outbox_functions"() RETURNS TABLE (function regprocedure, part text) LANGUAGE sql STABLE AS $$
     SELECT ours.oid::regprocedure, known.part
     FROM (VALUES
+        -- Of publishers and relays: what a row has to be is asked in the name of whoever writes it.
+        ('writer', ARRAY['check_event']),
         ('owner', ARRAY['wake', 'audit_final', 'functions', 'tenant_tables', 'grant_publisher', 'grant_handler', 'grant_relay',
             'grant_reader', 'revoke', 'regrant', 'enable_tenants', 'disable_tenants']),
         ('publisher', ARRAY['publish', 'publish_id', 'publish_text', 'publish_headers']),
@@ -47,7 +49,7 @@ BEGIN
     -- Column by column: status, attempts and instants are not for publishers to set.
     EXECUTE format('GRANT INSERT (id, event_type, aggregate_type, aggregate_id, ordering_key, tenant_id, payload, headers,
         class, available_at) ON "outbox"."outbox" TO %I', p_role);
-    FOR v_function IN SELECT function FROM "outbox"."outbox_functions"() WHERE part = 'publisher' LOOP
+    FOR v_function IN SELECT function FROM "outbox"."outbox_functions"() WHERE part IN ('publisher', 'writer') LOOP
         EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', v_function, p_role);
     END LOOP;
 END
@@ -88,7 +90,7 @@ BEGIN
     EXECUTE format('GRANT SELECT ON "outbox"."outbox_migration" TO %I', p_role);
     EXECUTE format('GRANT SELECT, UPDATE ON SEQUENCE "outbox"."outbox_mark", "outbox"."outbox_lease_mark" TO %I', p_role);
     EXECUTE format('GRANT SELECT ON SEQUENCE "outbox"."outbox_seq", "outbox"."outbox_lease_number" TO %I', p_role);
-    FOR v_function IN SELECT function FROM "outbox"."outbox_functions"() WHERE part = 'relay' LOOP
+    FOR v_function IN SELECT function FROM "outbox"."outbox_functions"() WHERE part IN ('relay', 'writer') LOOP
         EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', v_function, p_role);
     END LOOP;
 

@@ -16,7 +16,8 @@ async fn may(cast: &Cast, role: &str) -> Vec<String> {
         .expect("what it may")
 }
 
-const PUBLISHER: [&str; 6] = [
+const PUBLISHER: [&str; 7] = [
+    "EXECUTE outbox_check_event",
     "EXECUTE outbox_publish",
     "EXECUTE outbox_publish_headers",
     "EXECUTE outbox_publish_id",
