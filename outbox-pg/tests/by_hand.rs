@@ -8,6 +8,7 @@ use outbox_core::{PublishError, TenantId};
 use outbox_dev::TestDatabase;
 use outbox_pg::admin::PgAdmin;
 use outbox_pg::{MigrateError, Names, check_version, migrate, migration_sql};
+use sqlx::postgres::PgDatabaseError;
 use sqlx::{AssertSqlSafe, Executor, PgConnection};
 use support::{World, claim, event, payload};
 
@@ -18,24 +19,106 @@ const INSERT: &str = "INSERT INTO outbox.outbox (id, event_type, payload, orderi
 async fn a_plain_insert_cannot_wait_for_good() {
     let world = World::new().await;
 
-    for refused in [
-        "NULL, 'scheduled', 'infinity'",
-        "NULL, 'scheduled', '-infinity'",
-        "NULL, 'waiting', 'infinity'",
-        "NULL, 'held', NULL",
+    for (refused, why) in [
+        (
+            "NULL, 'scheduled', 'infinity'",
+            "available_at is 'infinity'; a scheduled event",
+        ),
+        (
+            "NULL, 'scheduled', NULL",
+            "available_at is NULL; a scheduled event",
+        ),
+        (
+            "NULL, 'waiting', '-infinity'",
+            "available_at is '-infinity'; a waiting event",
+        ),
+        ("NULL, 'held', NULL", "ordering_key is NULL; a held event has one"),
+        (
+            "NULL, 'fresh', now()",
+            "available_at is set; an event that is to wait has class scheduled",
+        ),
+        (
+            "NULL, 'later', NULL",
+            "class is 'later'; it is fresh, scheduled, waiting, held or barred",
+        ),
     ] {
-        let error = sqlx::query(AssertSqlSafe(format!("{INSERT}{refused})")))
-            .execute(world.pool())
-            .await
-            .expect_err(refused);
-        let text = error.to_string();
-        assert!(text.contains("the outbox takes no such event"), "{refused}: {text}");
+        assert_refused(&world, &format!("{INSERT}{refused})"), why).await;
     }
 
     // In a line of its own it is found, and ahead of nobody.
     world.run(&format!("{INSERT}'k', 'held', NULL)")).await;
     world.run("SELECT outbox.outbox_sweep()").await;
     assert_eq!(claim(&world.quiet_source().await, 10).await.len(), 1);
+}
+
+/// Refused as no such event, for this reason; and the server tells nothing of the row, which may be personal.
+async fn assert_refused(world: &World, insert: &str, why: &str) {
+    let error = sqlx::query(AssertSqlSafe(insert.to_owned()))
+        .execute(world.pool())
+        .await
+        .expect_err(insert);
+    let error = error.into_database_error().unwrap();
+    assert_eq!(error.code().as_deref(), Some("23514"), "{insert}");
+    let text = error.message();
+    assert!(
+        text.starts_with(&format!("the outbox takes no such event: {why}")),
+        "{insert}: {text}"
+    );
+    assert_eq!(error.downcast_ref::<PgDatabaseError>().detail(), None, "{insert}");
+}
+
+#[tokio::test]
+async fn a_plain_insert_is_told_what_is_wrong() {
+    let world = World::new().await;
+
+    for (column, value, why) in [
+        ("event_type", "''", "event_type has 0 bytes; it takes 1 to 200"),
+        (
+            "event_type",
+            "repeat('é', 101)",
+            "event_type has 202 bytes; it takes 1 to 200",
+        ),
+        (
+            "tenant_id",
+            "repeat('t', 201)",
+            "tenant_id has 201 bytes; it takes at most 200",
+        ),
+        (
+            "ordering_key",
+            "''",
+            "ordering_key has 0 bytes; it takes 1 to 500",
+        ),
+        (
+            "ordering_key",
+            "repeat('k', 501)",
+            "ordering_key has 501 bytes; it takes 1 to 500",
+        ),
+        (
+            "aggregate_type",
+            "repeat('a', 201)",
+            "aggregate_type has 201 bytes; it takes 1 to 200",
+        ),
+        (
+            "aggregate_id",
+            "''",
+            "aggregate_id has 0 bytes; it takes 1 to 500",
+        ),
+        ("headers", "'[]'", "headers are a json array; they are an object"),
+        (
+            "status",
+            "'done'",
+            "status is 'done'; it is pending, completed or failed",
+        ),
+    ] {
+        let mut row = vec![("id", "gen_random_uuid()"), ("payload", "'1'"), (column, value)];
+        if column != "event_type" {
+            row.push(("event_type", "'Counted'"));
+        }
+        let (columns, values): (Vec<_>, Vec<_>) = row.into_iter().unzip();
+        let (columns, values) = (columns.join(", "), values.join(", "));
+        let insert = format!("INSERT INTO outbox.outbox ({columns}) VALUES ({values})");
+        assert_refused(&world, &insert, why).await;
+    }
 }
 
 #[tokio::test]
