@@ -56,7 +56,7 @@ async fn assert_refused(world: &World, insert: &str, why: &str) {
     let error = sqlx::query(AssertSqlSafe(insert.to_owned()))
         .execute(world.pool())
         .await
-        .expect_err(insert);
+        .unwrap_err();
     let error = error.into_database_error().unwrap();
     assert_eq!(error.code().as_deref(), Some("23514"), "{insert}");
     let text = error.message();
