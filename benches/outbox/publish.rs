@@ -9,11 +9,13 @@ use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 
 use crate::harness::{Lab, Report, Size, Target, event};
 
+/// Without the trigger, not merely told to wake nobody.
+const NO_TRIGGER: &str = "no trigger";
 const TIME: Duration = Duration::from_secs(3);
 
 /// How relays are woken, and whether one sleeps.
 const WAYS: [(&str, &str, bool); 4] = [
-    ("no wake-up", "never", false),
+    ("no wake-up", NO_TRIGGER, false),
     ("default, relay awake", "handshake", false),
     ("default, relay asleep", "handshake", true),
     ("NOTIFY always", "always", false),
@@ -57,7 +59,13 @@ pub(crate) async fn run(size: Size) {
 /// Transactions per second of clients that each write a business row and an event. No relay runs, or it would compete for
 /// the processors: one that is awake shows to publishers only in that nobody holds the sleeper's lock.
 async fn contend(lab: &Lab, clients: usize, wake: &str, asleep: bool) -> f64 {
+    let (trigger, wake) = match wake {
+        NO_TRIGGER => ("DISABLE", "never"),
+        wake => ("ENABLE", wake),
+    };
     lab.execute("TRUNCATE outbox.outbox, business").await;
+    lab.execute(&format!("ALTER TABLE outbox.outbox {trigger} TRIGGER outbox_wake"))
+        .await;
     let mut sleeper = lab.connect().await;
     if asleep {
         let sql = "LISTEN outbox_new; SELECT pg_advisory_lock(outbox.outbox_lock_number(2))";
