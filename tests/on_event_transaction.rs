@@ -40,6 +40,34 @@ async fn ship(event: Billed, tx: &mut PgConnection) -> Result<(), HandlerError> 
     Ok(())
 }
 
+/// Called what the macro's own code is called: that this compiles is the test.
+mod any_name {
+    use super::*;
+
+    #[derive(serde::Serialize, serde::Deserialize, Event)]
+    struct Named;
+
+    #[on_event]
+    async fn handle(_: Named, _: &mut PgConnection, _: Context) -> Result<(), HandlerError> {
+        Ok(())
+    }
+
+    #[on_event]
+    async fn event(_: Named, _: &mut PgConnection, _: Context) -> Result<(), HandlerError> {
+        Ok(())
+    }
+
+    #[on_event]
+    async fn tx(_: Named, _: &mut PgConnection) -> Result<(), HandlerError> {
+        Ok(())
+    }
+
+    #[on_event]
+    async fn ctx(_: Named, _: &mut PgConnection, _: Context) -> Result<(), HandlerError> {
+        Ok(())
+    }
+}
+
 #[tokio::test]
 async fn a_function_that_takes_a_transaction_gets_one() {
     let database = TestDatabase::create().await.unwrap();

@@ -1,6 +1,6 @@
 //! `#[on_event]`.
 
-use proc_macro2::{Ident, TokenStream};
+use proc_macro2::{Ident, Span, TokenStream};
 use quote::{quote, quote_spanned};
 use syn::{Error, FnArg, ItemFn, Path, Result, ReturnType, Signature, Type};
 
@@ -25,17 +25,18 @@ pub(crate) fn expand(options: TokenStream, function: &ItemFn) -> Result<TokenStr
     let setters = options.setters(&root);
     // Where the compiler has something to say about the future, it points at the function.
     let span = function.span();
-    let handle = form.handle(function, &root);
+    let handle = Ident::new("__outbox_handle", span);
+    let wrapper = form.wrapper(&handle, function, &root);
     let handler = match form.transaction {
-        true => quote_spanned!(span=> #root::__private::FromState(handle)),
-        false => quote_spanned!(span=> handle),
+        true => quote_spanned!(span=> #root::__private::FromState(#handle)),
+        false => quote_spanned!(span=> #handle),
     };
     let register = quote_spanned! {span=>
         registry.on::<#event>(#root::__private::HandlerOptions::new(#name)#setters, #handler)
     };
     Ok(quote! {
         const _: () = {
-            #handle
+            #wrapper
 
             #root::__private::inventory::submit! {
                 #root::__private::Discovered::new(|registry| #register)
@@ -114,30 +115,33 @@ impl<'f> Form<'f> {
     }
 
     /// A function that takes everything and passes on what is wanted.
-    fn handle(&self, function: &Ident, root: &Path) -> TokenStream {
-        let event = self.event;
+    fn wrapper(&self, name: &Ident, function: &Ident, root: &Path) -> TokenStream {
+        // Of the macro's own hygiene: the user's function may be called as one of these.
+        let local = |name| Ident::new(name, Span::mixed_site().located_at(function.span()));
+        let (event, tx, ctx) = (local("event"), local("tx"), local("ctx"));
+        let event_type = self.event;
         let (pattern, context) = match self.context {
-            true => (quote!(ctx), Some(quote!(ctx))),
+            true => (quote!(#ctx), Some(quote!(#ctx))),
             false => (quote!(_), None),
         };
         let output = quote!(::core::result::Result<(), #root::__private::HandlerError>);
         let ctx = quote!(#pattern: #root::__private::Context);
         match self.transaction {
             false => quote_spanned! {function.span()=>
-                fn handle(
-                    event: #event,
+                fn #name(
+                    #event: #event_type,
                     #ctx,
                 ) -> impl ::core::future::Future<Output = #output> + ::core::marker::Send {
-                    #function(event, #context)
+                    #function(#event, #context)
                 }
             },
             true => quote_spanned! {function.span()=>
-                fn handle<'t>(
-                    event: #event,
-                    tx: &'t mut #root::__private::PgConnection,
+                fn #name<'t>(
+                    #event: #event_type,
+                    #tx: &'t mut #root::__private::PgConnection,
                     #ctx,
                 ) -> impl ::core::future::Future<Output = #output> + ::core::marker::Send + 't {
-                    #function(event, tx, #context)
+                    #function(#event, #tx, #context)
                 }
             },
         }
