@@ -111,7 +111,8 @@ $$;
 CREATE FUNCTION "outbox"."outbox_has_work"() RETURNS boolean LANGUAGE plpgsql
     SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 BEGIN
-    RETURN EXISTS (
+    RETURN "outbox"."outbox_mark_is_ahead"()
+        OR EXISTS (
             SELECT FROM "outbox"."outbox"
             WHERE status = 'pending' AND class = 'fresh' AND seq > (SELECT last_value FROM "outbox"."outbox_mark")
                 AND seq NOT IN (
@@ -191,6 +192,9 @@ CREATE FUNCTION "outbox"."outbox_read_facts"(p_worker uuid, p_now timestamptz) R
 DECLARE
     v_facts "outbox"."outbox_facts";
 BEGIN
+    IF "outbox"."outbox_mark_is_ahead"() THEN
+        PERFORM setval('"outbox"."outbox_mark"', 0);
+    END IF;
     SELECT mark.last_value, lease_mark.last_value,
         -- A relay with a lone lease of the strictest kind takes no other; one that has any takes none of that kind.
         (SELECT CASE max(held.alone) WHEN 2 THEN 0 WHEN 1 THEN 1 ELSE 2 END FROM "outbox"."outbox_lease" AS held

@@ -35,6 +35,27 @@ BEGIN
 END
 $$;
 
+-- Numbers that begin anew, by hand or by TRUNCATE ... RESTART IDENTITY, are below the mark: it goes back to where all is seen,
+-- which is only slower.
+CREATE FUNCTION "outbox"."outbox_forget_mark"() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM setval('"outbox"."outbox_mark"', 0);
+    RETURN NULL;
+END
+$$;
+
+CREATE TRIGGER "outbox_forget_mark" AFTER TRUNCATE ON "outbox"."outbox"
+    FOR EACH STATEMENT EXECUTE FUNCTION "outbox"."outbox_forget_mark"();
+
+-- Whether the mark is ahead of every number that was given out, as it is after ALTER SEQUENCE ... RESTART.
+CREATE FUNCTION "outbox"."outbox_mark_is_ahead"() RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN (SELECT mark.last_value > CASE WHEN seq.is_called THEN seq.last_value ELSE seq.last_value - 1 END
+        FROM "outbox"."outbox_mark" AS mark, "outbox"."outbox_seq" AS seq);
+END
+$$;
+
 -- Whether the role sees every row: no row security for it, or a policy for it that lets all through.
 CREATE FUNCTION "outbox"."outbox_sees_all"() RETURNS boolean LANGUAGE sql STABLE AS $$
     SELECT NOT row_security_active('"outbox"."outbox"')
@@ -80,6 +101,10 @@ BEGIN
     THEN
         RETURN false;
     END IF;
+    -- The candidate is of numbers from before they began anew.
+    IF p_candidate > (SELECT last_value + 1 FROM "outbox"."outbox_seq") THEN
+        RETURN true;
+    END IF;
     -- ORDER: after the writers were seen to have ended, with a view taken after that.
     SELECT last_value INTO v_mark FROM "outbox"."outbox_mark";
     SELECT seq INTO v_first FROM "outbox"."outbox"
@@ -110,7 +135,7 @@ BEGIN
     PERFORM pg_advisory_xact_lock("outbox"."outbox_lock_number"(1));
     v_now := clock_timestamp();
     SELECT last_value INTO v_mark FROM "outbox"."outbox_mark";
-    IF v_mark > (SELECT last_value FROM "outbox"."outbox_seq") THEN
+    IF "outbox"."outbox_mark_is_ahead"() THEN
         PERFORM setval('"outbox"."outbox_mark"', 0);
         v_mark := 0;
     END IF;

@@ -14,15 +14,15 @@ CREATE FUNCTION "outbox"."outbox_functions"() RETURNS TABLE (function regprocedu
     FROM (VALUES
         -- Of publishers and relays: what a row has to be is asked in the name of whoever writes it.
         ('writer', ARRAY['check_event']),
-        ('owner', ARRAY['wake', 'audit_final', 'functions', 'tenant_tables', 'grant_publisher', 'grant_handler', 'grant_relay',
-            'grant_reader', 'revoke', 'regrant', 'enable_tenants', 'disable_tenants']),
+        ('owner', ARRAY['wake', 'forget_mark', 'audit_final', 'functions', 'tenant_tables', 'grant_publisher',
+            'grant_handler', 'grant_relay', 'grant_reader', 'revoke', 'regrant', 'enable_tenants', 'disable_tenants']),
         ('publisher', ARRAY['publish', 'publish_id', 'publish_text', 'publish_headers']),
         ('handler', ARRAY['receive', 'receive_all']),
         ('relay', ARRAY['lock_number', 'channel', 'key', 'key_tenant', 'key_name', 'require_read_committed', 'promote',
             'take_back', 'open_types', 'has_work', 'next_due', 'read_facts', 'look_plainly', 'look', 'set_aside',
-            'clear_the_way', 'followers', 'lease_out', 'claim', 'move_lease_mark', 'settle_one', 'shrink_lease', 'end_leases', 'held',
-            'complete_at', 'complete', 'settle', 'extend', 'mark_candidate', 'sees_all', 'require_sight', 'mark_move', 'sweep',
-            'wake_now', 'hold_keys', 'pause', 'paused', 'resume', 'checked_filter', 'find_failed', 'change_failed',
+            'clear_the_way', 'followers', 'lease_out', 'claim', 'move_lease_mark', 'settle_one', 'shrink_lease',
+            'end_leases', 'held', 'complete_at', 'complete', 'settle', 'extend', 'mark_candidate', 'mark_is_ahead', 'sees_all',
+            'require_sight', 'mark_move', 'sweep', 'wake_now', 'hold_keys', 'pause', 'paused', 'resume', 'checked_filter', 'find_failed', 'change_failed',
             'begin_action', 'act', 'prune', 'gauges', 'status', 'prune_inbox', 'reopen'])) AS known (part, names)
     CROSS JOIN unnest(known.names) AS name
     JOIN pg_catalog.pg_class AS outbox ON outbox.oid = '"outbox"."outbox"'::regclass

@@ -64,8 +64,10 @@ async fn contend(lab: &Lab, clients: usize, wake: &str, asleep: bool) -> f64 {
         wake => ("ENABLE", wake),
     };
     lab.execute("TRUNCATE outbox.outbox, business").await;
-    lab.execute(&format!("ALTER TABLE outbox.outbox {trigger} TRIGGER outbox_wake"))
-        .await;
+    lab.execute(&format!(
+        "ALTER TABLE outbox.outbox {trigger} TRIGGER outbox_wake"
+    ))
+    .await;
     let mut sleeper = lab.connect().await;
     if asleep {
         let sql = "LISTEN outbox_new; SELECT pg_advisory_lock(outbox.outbox_lock_number(2))";

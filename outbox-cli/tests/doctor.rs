@@ -189,6 +189,23 @@ async fn a_key_that_is_blocked_is_named_with_its_tenant() {
 }
 
 #[tokio::test]
+async fn events_that_no_claim_looks_for_are_seen() {
+    let world = World::new().await;
+    assert_eq!(verdict(&world, None, "mark").await.0, "ok");
+    let change = "INSERT INTO outbox.outbox (id, event_type, payload) VALUES (gen_random_uuid(), 'Placed', '1'); \
+                  SELECT setval('outbox.outbox_mark', 1)";
+    sqlx::raw_sql(change)
+        .execute(world.database.pool())
+        .await
+        .unwrap();
+
+    let (seen, text) = verdict(&world, None, "mark").await;
+
+    assert_eq!(seen, "wrong");
+    assert!(text.contains("1 pending events or more are below"), "{text}");
+}
+
+#[tokio::test]
 async fn a_session_that_keeps_the_claim_lock_is_named() {
     let world = World::new().await;
     world.create_role("jobs").await;

@@ -88,6 +88,7 @@ fn relay_functions() -> Vec<&'static str> {
             "regrant",
             "wake",
             "audit_final",
+            "forget_mark",
         ]
         .contains(&name)
             || ["grant", "enable", "disable", "publish", "receive"]

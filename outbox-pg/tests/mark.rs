@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use outbox_core::{Outcome, Source};
 use outbox_dev::{DevPostgres, ServerOptions, TestDatabase};
+use outbox_pg::PgSource;
 use sqlx::{Connection, Executor, Row};
 use support::{World, claim, event, outcome};
 use tokio::time::Instant;
@@ -259,6 +260,57 @@ async fn a_mark_beyond_the_numbers_is_mended_when_a_relay_starts() {
     let source = world.quiet_source().await;
 
     assert_eq!(claim(&source, 10).await.len(), 1);
+}
+
+/// Has a mark at the tenth event, all of them delivered.
+async fn ten_delivered() -> (World, PgSource) {
+    let world = World::new().await;
+    for n in 1..=10 {
+        world.publish(event(&n.to_string())).await;
+    }
+    world.run("UPDATE outbox.outbox SET status = 'completed'").await;
+    let source = world.quiet_source().await;
+    let (place, writers) = candidate(&world).await;
+    assert!(move_to(&world, place.unwrap(), &writers).await);
+    assert_eq!(mark(&world).await, 10);
+    (world, source)
+}
+
+#[tokio::test]
+async fn what_is_published_after_a_truncate_is_found() {
+    let (world, source) = ten_delivered().await;
+
+    world.run("TRUNCATE outbox.outbox RESTART IDENTITY").await;
+    for n in 1..=10 {
+        world.publish(event(&n.to_string())).await;
+    }
+
+    assert_eq!(claim(&source, 20).await.len(), 10);
+}
+
+#[tokio::test]
+async fn what_is_published_after_the_numbers_began_anew_is_found() {
+    let (world, source) = ten_delivered().await;
+
+    world
+        .run("DELETE FROM outbox.outbox; ALTER SEQUENCE outbox.outbox_seq RESTART")
+        .await;
+    world.publish(event("1")).await;
+
+    assert_eq!(claim(&source, 20).await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_candidate_from_before_a_truncate_is_of_no_use() {
+    let (world, _source) = ten_delivered().await;
+    world.publish(event("11")).await;
+    world.run("UPDATE outbox.outbox SET status = 'completed'").await;
+    let (place, writers) = candidate(&world).await;
+
+    world.run("TRUNCATE outbox.outbox RESTART IDENTITY").await;
+
+    assert!(move_to(&world, place.unwrap(), &writers).await);
+    assert_eq!(mark(&world).await, 0);
 }
 
 #[tokio::test]

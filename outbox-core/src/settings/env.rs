@@ -141,7 +141,7 @@ impl DatabaseUrl {
     /// `JOBS_DB_URL`, so that the relay can connect in a role of its own; else `DATABASE_URL`.
     ///
     /// # Errors
-    /// [`ConfigError`] when neither is set, or when the one that counts is not UTF-8.
+    /// [`ConfigError`] when neither is set, or when the one that counts is not UTF-8 or no URL of Postgres.
     pub fn from_env() -> Result<Self, ConfigError> {
         Self::read(|name| std::env::var_os(name))
     }
@@ -149,7 +149,7 @@ impl DatabaseUrl {
     /// As [`from_env`](Self::from_env), with another place to look variables up.
     ///
     /// # Errors
-    /// [`ConfigError`] when neither is set.
+    /// [`ConfigError`] when neither is set, or when the one that counts is no URL of Postgres.
     pub fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
         Self::read(|name| lookup(name).map(OsString::from))
     }
@@ -157,7 +157,7 @@ impl DatabaseUrl {
     fn read(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Self, ConfigError> {
         for variable in [variable::JOBS_DB_URL, variable::DATABASE_URL] {
             if let Some(url) = Found::new(variable, lookup(variable))?.value {
-                return Ok(Self { url, variable });
+                return Self::check(url, variable);
             }
         }
         let right = format!(
@@ -165,6 +165,21 @@ impl DatabaseUrl {
             variable::JOBS_DB_URL
         );
         Err(ConfigError::new(variable::DATABASE_URL, "not set", right))
+    }
+
+    /// Of another database's URL the client would take host and port, and knock there.
+    fn check(url: String, variable: &'static str) -> Result<Self, ConfigError> {
+        let scheme = url.split_once("://").map(|(scheme, _)| scheme);
+        let what = match scheme {
+            Some("postgres" | "postgresql") => return Ok(Self { url, variable }),
+            // No more of it: the rest may be secret.
+            Some(scheme) if scheme.len() <= 20 && scheme.chars().all(|c| c.is_ascii_alphanumeric()) => {
+                format!("a URL of {scheme}")
+            }
+            _ => "no URL".to_owned(),
+        };
+        let right = "it takes postgres://USER:PASSWORD@HOST/DATABASE";
+        Err(ConfigError::new(variable, what, right))
     }
 
     /// The URL with its secrets. For connecting, not for logs.
@@ -340,6 +355,26 @@ mod tests {
             "DATABASE_URL is not set; set it, or JOBS_DB_URL, to postgres://USER:PASSWORD@HOST/DATABASE"
         );
     }
+
+    #[test]
+    fn a_url_of_another_database_is_refused_and_not_shown() {
+        let refusal = |url: &str| {
+            let lookup = |name: &str| (name == variable::JOBS_DB_URL).then(|| url.to_owned());
+            DatabaseUrl::from_lookup(lookup).unwrap_err().to_string()
+        };
+
+        assert_eq!(
+            refusal("mysql://user:secret@host/db"),
+            "JOBS_DB_URL is a URL of mysql; it takes postgres://USER:PASSWORD@HOST/DATABASE"
+        );
+        for unclear in ["host=h password=secret", "secret word://x"] {
+            assert!(
+                refusal(unclear).starts_with("JOBS_DB_URL is no URL; "),
+                "{unclear}"
+            );
+        }
+    }
+
     #[cfg(unix)]
     #[test]
     fn what_is_no_text_is_never_replaced_by_a_default_or_another_database() {

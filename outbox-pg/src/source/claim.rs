@@ -164,7 +164,7 @@ fn envelope(row: &PgRow, id: EventId) -> Result<Envelope, Undecodable> {
         .ok_or_else(|| {
             wrong(
                 Some(event_type.clone()),
-                "created_at is no instant of the years 1 to 9999",
+                "created_at is no instant up to the year 9999",
             )
         })?;
     let mut envelope = Envelope::new(id, event_type.clone(), payload, created_at);

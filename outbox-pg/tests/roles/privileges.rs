@@ -64,10 +64,11 @@ const RELAY: [&str; 24] = [
     "USAGE schema",
 ];
 /// What the owner alone may call. A new function is either in here, or some role's.
-const OWNER_ALONE: [&str; 12] = [
+const OWNER_ALONE: [&str; 13] = [
     "EXECUTE outbox_audit_final",
     "EXECUTE outbox_disable_tenants",
     "EXECUTE outbox_enable_tenants",
+    "EXECUTE outbox_forget_mark",
     "EXECUTE outbox_functions",
     "EXECUTE outbox_grant_handler",
     "EXECUTE outbox_grant_publisher",

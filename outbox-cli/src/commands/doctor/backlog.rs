@@ -20,6 +20,7 @@ pub(super) async fn look(
     let relays = relays(connection).await?;
     checks.push(relay(&status, relays, pooled));
     checks.push(lag(patient, &status, relays));
+    checks.push(mark(patient, connection).await?);
     checks.push(failed(patient, connection, &status).await?);
     checks.push(blocks(&status));
     checks.push(handlers(patient, connection).await?);
@@ -92,6 +93,22 @@ fn lag(patient: &Patient<'_>, status: &OutboxStatus, relays: i64) -> Check {
         "more is published than delivered: raise OUTBOX_CONCURRENCY and OUTBOX_BATCH_SIZE, start another relay, or look for a slow handler in dispatcher_handler_seconds"
     };
     Check::wrong(NAME, evidence, remedy)
+}
+
+/// Claims and gauges begin at the mark: what is pending below it is seen by neither.
+async fn mark(patient: &Patient<'_>, connection: &mut PgConnection) -> Result<Check, sqlx::Error> {
+    const NAME: &str = "mark";
+    let sql = "SELECT count(*) FROM (SELECT FROM \"outbox\".\"outbox\" WHERE status = 'pending' AND class = 'fresh' \
+               AND seq <= (SELECT last_value FROM \"outbox\".\"outbox_mark\") LIMIT 1000) AS event";
+    let below: i64 = patient.query(sql).fetch_one(connection).await?.try_get(0)?;
+    if below == 0 {
+        return Ok(Check::ok(NAME, "no event is below the low-water mark"));
+    }
+    Ok(Check::wrong(
+        NAME,
+        format!("{below} pending events or more are below the low-water mark, where claims do not look: rows or numbers were changed by hand"),
+        patient.names.render("SELECT * FROM \"outbox\".\"outbox_sweep\"() as the relay's role mends it; so does a relay that starts, and each one every ten minutes"),
+    ))
 }
 
 async fn failed(
