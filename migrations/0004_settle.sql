@@ -110,21 +110,22 @@ END
 $$;
 
 -- Completes events where their rows were when they were claimed, and returns how many were there. One scan over the
--- places, not one for each: a new one asks the file system how long the table is.
-CREATE FUNCTION "outbox"."outbox_complete_at"(p_tids tid[], p_seqs bigint[], p_delete boolean, p_now timestamptz)
-    RETURNS bigint LANGUAGE plpgsql
+-- places, not one for each: a new one asks the file system how long the table is. After TRUNCATE ... RESTART IDENTITY
+-- another event may have the place and the number: the id tells.
+CREATE FUNCTION "outbox"."outbox_complete_at"(
+    p_tids tid[], p_ids uuid[], p_seqs bigint[], p_delete boolean, p_now timestamptz) RETURNS bigint LANGUAGE plpgsql
     SET enable_seqscan = off SET enable_bitmapscan = off SET enable_indexscan = off SET enable_indexonlyscan = off
     SET enable_mergejoin = off SET enable_nestloop = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     v_ended bigint;
 BEGIN
     IF p_delete THEN
-        DELETE FROM "outbox"."outbox" AS event USING unnest(p_seqs) AS done (seq)
-        WHERE event.ctid = ANY (p_tids) AND event.seq = done.seq AND event.status = 'pending';
+        DELETE FROM "outbox"."outbox" AS event USING unnest(p_ids, p_seqs) AS done (id, seq)
+        WHERE event.ctid = ANY (p_tids) AND event.id = done.id AND event.seq = done.seq AND event.status = 'pending';
     ELSE
         UPDATE "outbox"."outbox" AS event SET status = 'completed', processed_at = p_now
-        FROM unnest(p_seqs) AS done (seq)
-        WHERE event.ctid = ANY (p_tids) AND event.seq = done.seq AND event.status = 'pending';
+        FROM unnest(p_ids, p_seqs) AS done (id, seq)
+        WHERE event.ctid = ANY (p_tids) AND event.id = done.id AND event.seq = done.seq AND event.status = 'pending';
     END IF;
     GET DIAGNOSTICS v_ended = ROW_COUNT;
     RETURN v_ended;
@@ -220,7 +221,7 @@ BEGIN
         END IF;
     END LOOP;
 
-    v_ended := "outbox"."outbox_complete_at"(v_tids, v_seqs, p_delete, v_now);
+    v_ended := "outbox"."outbox_complete_at"(v_tids, v_ids, v_seqs, p_delete, v_now);
     -- Where rows are not seen, their leases must not end: the events would stay as they are, and nobody would know.
     IF v_ended < cardinality(v_seqs) OR p_rest IS NOT NULL THEN
         PERFORM "outbox"."outbox_require_sight"();

@@ -14,9 +14,12 @@ CREATE FUNCTION "outbox"."outbox_mark_candidate"(OUT candidate bigint, OUT write
     SET search_path = pg_catalog, pg_temp
     SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
+    v_file oid;
     v_mark bigint;
     v_first bigint;
 BEGIN
+    -- ORDER: before the candidate is read. A new file when the numbers begin anew: writers of after that are not among these.
+    v_file := pg_relation_filenode('"outbox"."outbox_seq"');
     SELECT last_value INTO v_mark FROM "outbox"."outbox_mark";
     SELECT CASE WHEN is_called THEN last_value + 1 ELSE last_value END INTO candidate FROM "outbox"."outbox_seq";
     SELECT seq INTO v_first FROM "outbox"."outbox"
@@ -32,15 +35,19 @@ BEGIN
             AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
             AND mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
             AND pid IS DISTINCT FROM pg_backend_pid();
+    writers := writers || format('numbers in %s', v_file);
 END
 $$;
 
 -- Numbers that begin anew, by hand or by TRUNCATE ... RESTART IDENTITY, are below the mark: it goes back to where all is seen,
--- which is only slower.
+-- which is only slower. Leases of what is gone would hide what gets its numbers. One that is being settled cannot be waited
+-- for, since it waits for this, and ends by itself.
 CREATE FUNCTION "outbox"."outbox_forget_mark"() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM setval('"outbox"."outbox_mark"', 0);
+    DELETE FROM "outbox"."outbox_lease" WHERE number IN (
+        SELECT number FROM "outbox"."outbox_lease" ORDER BY number FOR UPDATE SKIP LOCKED);
     RETURN NULL;
 END
 $$;
@@ -101,8 +108,10 @@ BEGIN
     THEN
         RETURN false;
     END IF;
-    -- The candidate is of numbers from before they began anew.
-    IF p_candidate > (SELECT last_value + 1 FROM "outbox"."outbox_seq") THEN
+    -- The candidate is of numbers from before they began anew: by a command, or by setval.
+    IF format('numbers in %s', pg_relation_filenode('"outbox"."outbox_seq"')) <> ALL (p_writers)
+        OR p_candidate > (SELECT last_value + 1 FROM "outbox"."outbox_seq")
+    THEN
         RETURN true;
     END IF;
     -- ORDER: after the writers were seen to have ended, with a view taken after that.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use outbox_core::{Outcome, Source};
+use outbox_core::{Claimed, Outcome, Source};
 use outbox_dev::{DevPostgres, ServerOptions, TestDatabase};
 use outbox_pg::PgSource;
 use sqlx::{Connection, Executor, Row};
@@ -298,6 +298,80 @@ async fn what_is_published_after_the_numbers_began_anew_is_found() {
     world.publish(event("1")).await;
 
     assert_eq!(claim(&source, 20).await.len(), 1);
+}
+
+/// Claims three events; then others take their numbers and, in the table, their places.
+async fn replaced_while_claimed() -> (World, PgSource, Vec<Claimed>) {
+    let world = World::new().await;
+    let source = world.quiet_source().await;
+    for n in 1..=3 {
+        world.publish(event(&n.to_string())).await;
+    }
+    let claimed = claim(&source, 10).await;
+    assert_eq!(claimed.len(), 3);
+    (world, source, claimed)
+}
+
+const REPLACE: &str = "TRUNCATE outbox.outbox RESTART IDENTITY; INSERT INTO outbox.outbox (id, event_type, payload) \
+     SELECT gen_random_uuid(), 'Counted', '1' FROM generate_series(1, 3)";
+
+#[tokio::test]
+async fn a_claim_from_before_a_truncate_neither_hides_nor_ends_what_came_after() {
+    let (world, source, claimed) = replaced_while_claimed().await;
+
+    world.run(REPLACE).await;
+    let settled = claimed.iter().map(|event| outcome(event, Outcome::Completed));
+    let settled = source.settle(settled.collect()).await.unwrap();
+
+    assert_eq!(settled.lost.len(), 3);
+    assert_eq!(claim(&source, 10).await.len(), 3);
+}
+
+#[tokio::test]
+async fn a_settlement_that_waits_for_a_truncate_ends_nothing_that_came_after() {
+    let (world, source, claimed) = replaced_while_claimed().await;
+
+    let mut truncating = world.pool().begin().await.unwrap();
+    truncating.execute("LOCK TABLE outbox.outbox").await.unwrap();
+    let settled = claimed.iter().map(|event| outcome(event, Outcome::Completed));
+    let settling = source.settle(settled.collect());
+    let replacing = async {
+        let waiting =
+            "SELECT count(*) > 0 FROM pg_locks WHERE relation = 'outbox.outbox'::regclass AND NOT granted";
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !sqlx::query_scalar::<_, bool>(waiting)
+            .fetch_one(world.pool())
+            .await
+            .unwrap()
+        {
+            assert!(Instant::now() < deadline, "the settlement does not wait");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        truncating.execute(REPLACE).await.unwrap();
+        truncating.commit().await.unwrap();
+    };
+    tokio::join!(settling, replacing).0.unwrap();
+
+    assert_eq!(claim(&source, 10).await.len(), 3);
+}
+
+#[tokio::test]
+async fn writers_from_after_a_truncate_hold_a_candidate_from_before() {
+    let (world, source) = ten_delivered().await;
+    world.publish(event("11")).await;
+    world.run("UPDATE outbox.outbox SET status = 'completed'").await;
+    let (place, writers) = candidate(&world).await;
+
+    world.run("TRUNCATE outbox.outbox RESTART IDENTITY").await;
+    let mut late = world.pool().begin().await.unwrap();
+    world.publisher.publish(&mut late, event("1")).await.unwrap();
+    for n in 2..=20 {
+        world.publish(event(&n.to_string())).await;
+    }
+    move_to(&world, place.unwrap(), &writers).await;
+    late.commit().await.unwrap();
+
+    assert_eq!(claim(&source, 30).await.len(), 20);
 }
 
 #[tokio::test]

@@ -184,6 +184,8 @@ impl Settling {
         if let [outcome] = &mut sent[..] {
             refused = Some((outcome.settlement.id, error));
             if !make_plain(&mut outcome.settlement.outcome) {
+                // It was refused now, so no earlier call without an answer recorded it.
+                outcome.unanswered = false;
                 lost = std::mem::take(&mut sent);
             }
         }
