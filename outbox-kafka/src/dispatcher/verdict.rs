@@ -24,7 +24,6 @@ pub(super) fn fault(code: Code) -> Fault {
         Code::MessageSizeTooLarge
         | Code::MessageBatchTooLarge
         | Code::InvalidRecord
-        | Code::InvalidTimestamp
         | Code::UnsupportedForMessageFormat => Fault::Refused,
 
         Code::UnknownTopic
@@ -36,6 +35,8 @@ pub(super) fn fault(code: Code) -> Fault {
         Code::PurgeQueue
         | Code::PurgeInflight
         | Code::Fatal
+        // Records have the time of this machine, whose clock is wrong: so would be all others.
+        | Code::InvalidTimestamp
         | Code::QueueFull
         | Code::MessageTimedOut
         | Code::OperationTimedOut
@@ -93,6 +94,7 @@ mod tests {
         assert_eq!(fault(Code::InvalidMessage), Fault::Doubtful);
         assert_eq!(fault(Code::TopicAuthorizationFailed), Fault::Topic);
         for innocent in [
+            Code::InvalidTimestamp,
             Code::PurgeInflight,
             Code::OutOfOrderSequenceNumber,
             Code::ProducerFenced,

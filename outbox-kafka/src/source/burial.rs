@@ -64,6 +64,8 @@ impl Burial {
             // The topic's limit is one of batches: each letter alone, so that it tells which one is too large.
             ("batch.num.messages", "1".to_owned()),
             ("linger.ms", "2".to_owned()),
+            // As clients in Java place keys.
+            ("partitioner", "murmur2_random".to_owned()),
         ]);
         if given
             .get("compression.type")

@@ -40,9 +40,16 @@ pub(super) struct Reported {
     pub(super) next_offset: i64,
     pub(super) committed_offset: i64,
     pub(super) end: i64,
+    /// What the client has fetched and not given out – of all partitions, since they share a queue.
     pub(super) queued: i64,
-    /// Since when it has not moved.
+    /// Since when it could have moved, and has not.
     pub(super) since: Instant,
+}
+
+impl Reported {
+    fn has_more(&self) -> bool {
+        self.next_offset < self.end
+    }
 }
 
 /// Trouble that claims should show.
@@ -157,8 +164,12 @@ impl Shared {
 
     /// Takes what the client reports of a partition.
     pub(super) fn report(&self, name: Name, mut reported: Reported) {
-        let mut reports = self.reports();
-        if let Some(before) = reports.get(&name) {
+        let (mut reports, state) = (self.reports(), self.state());
+        let mut partitions = state.partitions();
+        let paused = partitions.any(|(paused, partition)| *paused == name && partition.paused);
+        // While it need not move, it does not begin to be late.
+        let idle = paused || !reported.has_more();
+        if let Some(before) = reports.get(&name).filter(|_| !idle) {
             let moved =
                 (before.app_offset, before.next_offset) != (reported.app_offset, reported.next_offset);
             if !moved {
@@ -183,8 +194,7 @@ impl Shared {
         let mut read = state.partitions().filter(|(_, partition)| !partition.paused);
         let stalled = read.find(|(name, _)| {
             reports.get(*name).is_some_and(|reported| {
-                let more = reported.next_offset < reported.end || reported.queued > 0;
-                more && reported.since.elapsed() > self.options.stall_timeout
+                reported.has_more() && reported.since.elapsed() > self.options.stall_timeout
             })
         });
         stalled.map(|(name, _)| name.clone())
@@ -202,7 +212,9 @@ impl Shared {
                 None if reported.queued == 0 => known
                     .unwrap_or(reported.committed_offset)
                     .max(reported.next_offset),
-                None => known.unwrap_or(reported.committed_offset),
+                None => known
+                    .unwrap_or(reported.committed_offset)
+                    .max(reported.app_offset),
             };
             let records = u64::try_from(reported.end - finished.max(0)).unwrap_or(0);
             let (topic, partition) = name.clone();
@@ -278,17 +290,22 @@ mod tests {
         ("t".to_owned(), 0)
     }
 
-    /// A partition of which ten records were read, of `end`.
+    impl Reported {
+        /// Ten records were read, of `end`.
+        fn of(end: i64, app_offset: i64) -> Self {
+            Self {
+                app_offset,
+                next_offset: 10,
+                committed_offset: 4,
+                end,
+                queued: 0,
+                since: Instant::now(),
+            }
+        }
+    }
+
     fn report(shared: &Shared, end: i64, app_offset: i64) {
-        let reported = Reported {
-            app_offset,
-            next_offset: 10,
-            committed_offset: 4,
-            end,
-            queued: 0,
-            since: Instant::now(),
-        };
-        shared.report(name(), reported);
+        shared.report(name(), Reported::of(end, app_offset));
     }
 
     #[tokio::test(start_paused = true)]
@@ -305,6 +322,50 @@ mod tests {
         assert_eq!(shared.stalled(), Some(name()));
         report(&shared, 30, 11);
         assert_eq!(shared.stalled(), None, "it moved");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_partition_that_was_paused_for_long_has_its_time_when_it_goes_on() {
+        let shared = Shared::new(SourceOptions::default());
+        shared.state().assign(name());
+        let pause = |paused| {
+            if let Some(partition) = shared.state().partition_mut(&name()) {
+                partition.paused = paused;
+            }
+        };
+        report(&shared, 20, 10);
+        pause(true);
+        tokio::time::advance(shared.options.stall_timeout * 2).await;
+        report(&shared, 20, 10);
+
+        pause(false);
+        assert_eq!(shared.stalled(), None);
+        tokio::time::advance(shared.options.stall_timeout * 2).await;
+        assert_eq!(shared.stalled(), Some(name()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_quiet_partition_is_not_late_because_another_is_busy() {
+        let shared = Shared::new(SourceOptions::default());
+        shared.state().assign(name());
+        report(&shared, 10, 10);
+        tokio::time::advance(shared.options.stall_timeout * 2).await;
+
+        // The client counts what it has fetched of all partitions together.
+        let busy = Reported {
+            queued: 3,
+            committed_offset: -1001,
+            ..Reported::of(10, 10)
+        };
+        shared.report(name(), busy);
+
+        assert_eq!(shared.stalled(), None);
+        assert_eq!(
+            shared.lags().iter().map(|lag| lag.records).collect::<Vec<_>>(),
+            [0]
+        );
+        report(&shared, 20, 10);
+        assert_eq!(shared.stalled(), None, "there is more since now");
     }
 
     #[tokio::test(start_paused = true)]
