@@ -118,8 +118,9 @@ start() {
   echo "$port" >"$dir/port"
   if [ ! -f "$dir/data/meta.properties" ]; then
     properties "$dir" "$port" >"$dir/server.properties"
+    # With "=": one id of 64 begins with "-", and would be taken for an option.
     (kafka kafka.tools.StorageTool format --standalone -c "$dir/server.properties" \
-      -t "$(head -c 16 /dev/urandom | base64 | tr '+/' '-_' | tr -d =)") >"$dir/format.log" 2>&1 ||
+      --cluster-id="$(head -c 16 /dev/urandom | base64 | tr '+/' '-_' | tr -d =)") >"$dir/format.log" 2>&1 ||
       { tail -20 "$dir/format.log" >&2; exit 1; }
   fi
   log=$dir/server.log

@@ -47,7 +47,7 @@ properties=/tmp/server.properties
 } >$properties
 if [ ! -e $data/meta.properties ]; then
     id=$(head -c 16 /dev/urandom | base64 | tr '+/' '-_' | tr -d =)
-    java $options -cp '/opt/kafka/libs/*' kafka.tools.StorageTool format -c $properties -t "$id" >/dev/null
+    java $options -cp '/opt/kafka/libs/*' kafka.tools.StorageTool format -c $properties --cluster-id="$id" >/dev/null
 fi
 exec java $options -cp '/opt/kafka/libs/*' kafka.Kafka $properties
 SH
