@@ -121,7 +121,9 @@ impl PgSourceBuilder {
         self
     }
 
-    /// Sets the longest pause between polls while nothing is listening. Defaults to 250 ms.
+    /// Sets the longest pause between polls while nothing is listening, and how soon a listener is doubted that gets no
+    /// answer any more (it pings twice as often): how late an event is found that no notification told of. Defaults to
+    /// 250 ms.
     #[must_use]
     pub fn fallback(mut self, fallback: Duration) -> Self {
         self.fallback = fallback;
@@ -200,6 +202,7 @@ impl PgSourceBuilder {
                     channel,
                     lock,
                     next_due: self.sql("SELECT \"outbox\".\"outbox_next_due\"()"),
+                    fallback: self.fallback,
                 }
                 .run(),
             );

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!            idle 100 ms, lock 2 taken (or another sleeper has it)
-//!   awake ───────────────────────────────────────────────────▶ asleep
-//!     ▲  polls every few ms                                      │ LISTENs, pings
+//!   awake ───────────────────────────────────────────────────▶ asleep ◀──▶ unsure
+//!     ▲  polls every few ms                                      │ LISTENs, pings   polls: a ping is not answered
 //!     └────────── notified, or the relay found events ───────────┘
 //!     ▲                                                          │
 //!     └──────────────── connected, LISTENing ◀── down ◀──────────┘ connection lost
@@ -16,28 +16,30 @@
 //!
 //! # Failure
 //! Losing the connection loses the lock with it. The relay polls at the fallback interval until it listens again, and
-//! then looks at once. A sleeper that wakes by itself notifies the others, which may sleep on the strength of its lock;
-//! if it dies instead, one of them takes the lock at its next ping.
+//! then looks at once. A connection that went silent shows by a ping, which a sleeper sends in each half of the fallback:
+//! while one has no answer for the other half, the relay polls too. So a deaf sleeper finds an event within the fallback.
+//! A sleeper that wakes by itself notifies the others, which may sleep on the strength of its lock; if it dies instead,
+//! one of them takes the lock when it next asks.
 //!
 //! Nobody notifies when a schedule or a retry falls due, or when the lease of a relay that is gone ends. A sleeper asks
-//! when that will be, with every ping, and has the relay look then.
+//! every two seconds when that will be, and has the relay look then.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use sqlx::postgres::{PgListener, PgPoolOptions};
-use sqlx::{PgPool, Row};
+use sqlx::{Acquire, Connection, PgPool, Row};
 use tokio::sync::Notify;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::sql::Sql;
 
 /// How long nothing must be found before a relay tries to sleep.
 const IDLE: Duration = Duration::from_millis(100);
-/// How often an idle connection is tested, a sleeper asks what will be due, and one without the lock tries for it.
-const PING: Duration = Duration::from_secs(2);
-/// How long a test or any other statement of the listener may take.
+/// How often a sleeper asks what will be due, and one without the lock tries for it.
+const ASK: Duration = Duration::from_secs(2);
+/// How long a statement of the listener may take until its connection counts as lost.
 const DEADLINE: Duration = Duration::from_secs(5);
 /// A sleeper looks no more often than this, when the end of a lease is past and the relay did not take its events.
 const DUE_GRAIN: Duration = Duration::from_millis(50);
@@ -69,6 +71,8 @@ pub(super) enum Hearing {
     Down,
     Awake,
     Asleep,
+    /// Asleep, and the server does not answer: perhaps nothing would be heard.
+    Unsure,
 }
 
 impl Ears {
@@ -89,7 +93,8 @@ impl Ears {
             0 => Hearing::PollOnly,
             1 => Hearing::Down,
             2 => Hearing::Awake,
-            _ => Hearing::Asleep,
+            3 => Hearing::Asleep,
+            _ => Hearing::Unsure,
         }
     }
 
@@ -142,10 +147,20 @@ pub(super) struct Listener {
     pub(super) channel: String,
     pub(super) lock: i64,
     pub(super) next_due: Sql,
+    /// How late an event may be found that the listener should have heard of.
+    pub(super) fallback: Duration,
 }
 
 /// Why a session of the listener ended.
 type Ended = sqlx::Error;
+
+/// What ended a nap.
+enum Woken {
+    Notified,
+    /// The relay found events by itself.
+    Found,
+    Rested,
+}
 
 impl Listener {
     /// Listens for ever, reconnecting with growing pauses.
@@ -190,29 +205,28 @@ impl Listener {
     }
 
     async fn session(&self, mut listener: PgListener) -> Result<(), Ended> {
+        self.ears.set(Hearing::Awake);
         loop {
-            self.ears.set(Hearing::Awake);
             let mut holder = self.fall_asleep(&mut listener).await?;
             // ORDER: asleep first, then the hint that comes with it, so that the relay looks once more.
             self.ears.set(Hearing::Asleep);
             let notified = self.sleep(&mut listener, &mut holder).await?;
+            // ORDER: awake before the lock is given up, or publishers would keep quiet for one that still sleeps.
+            self.ears.set(Hearing::Awake);
             if holder {
-                within(
-                    sqlx::query("SELECT pg_advisory_unlock($1)")
-                        .bind(self.lock)
-                        .execute(&mut listener),
-                )
-                .await?;
-                if !notified {
-                    within(
-                        sqlx::query("SELECT pg_notify($1, '')")
-                            .bind(&self.channel)
-                            .execute(&mut listener),
-                    )
-                    .await?;
-                }
+                self.give_up_the_lock(&mut listener, notified).await?;
             }
         }
+    }
+
+    async fn give_up_the_lock(&self, listener: &mut PgListener, notified: bool) -> Result<(), Ended> {
+        let unlock = sqlx::query("SELECT pg_advisory_unlock($1)").bind(self.lock);
+        within(unlock.execute(&mut *listener)).await?;
+        if !notified {
+            let notify = sqlx::query("SELECT pg_notify($1, '')").bind(&self.channel);
+            within(notify.execute(listener)).await?;
+        }
+        Ok(())
     }
 
     /// Waits until the relay may sleep. Returns whether this session holds the sleeper's lock; if not, another one does.
@@ -234,7 +248,7 @@ impl Listener {
                 pause = POLL_MIN;
                 continue;
             }
-            if self.try_lock(listener).await? {
+            if within(self.try_lock(listener)).await? {
                 return Ok(true);
             }
             if self.another_sleeps(listener).await? {
@@ -248,24 +262,19 @@ impl Listener {
     /// Sleeps until notified (true), or until the relay has found events by itself (false).
     async fn sleep(&self, listener: &mut PgListener, holder: &mut bool) -> Result<bool, Ended> {
         loop {
-            let due = self.next_due(listener).await?;
-            let nap = due.map_or(PING, |due| due.clamp(DUE_GRAIN, PING));
-            let heard = tokio::select! {
-                heard = timeout(nap, listener.try_recv()) => heard,
-                () = self.ears.found.notified() => return Ok(false),
-            };
-            match heard {
-                Ok(Ok(Some(_))) => return Ok(true),
-                Ok(Ok(None)) => return Err(sqlx::Error::WorkerCrashed),
-                Ok(Err(error)) => return Err(error),
-                Err(_) => {}
+            let due = self.answered(self.next_due(listener)).await?;
+            let nap = due.map_or(ASK, |due| due.clamp(DUE_GRAIN, ASK));
+            match self.nap(listener, Instant::now() + nap).await? {
+                Woken::Notified => return Ok(true),
+                Woken::Found => return Ok(false),
+                Woken::Rested => {}
             }
             if due.is_some_and(|due| due <= nap) {
                 self.ears.hint.notify_one();
             }
             if !*holder {
                 // The sleeper whose lock this one relied on may be gone: take over, and look once more.
-                *holder = self.try_lock(listener).await?;
+                *holder = self.answered(self.try_lock(listener)).await?;
                 if *holder {
                     self.ears.hint.notify_one();
                 }
@@ -273,20 +282,51 @@ impl Listener {
         }
     }
 
-    /// When something becomes due that nobody announces. Shows at the same time that the connection is alive.
+    /// Sleeps no longer than `until`, with a ping in each half of the fallback.
+    async fn nap(&self, listener: &mut PgListener, until: Instant) -> Result<Woken, Ended> {
+        loop {
+            let ping = until.min(Instant::now() + self.fallback / 2);
+            let heard = tokio::select! {
+                heard = timeout_at(ping, listener.try_recv()) => heard,
+                () = self.ears.found.notified() => return Ok(Woken::Found),
+            };
+            match heard {
+                Ok(Ok(Some(_))) => return Ok(Woken::Notified),
+                Ok(Ok(None)) => return Err(sqlx::Error::WorkerCrashed),
+                Ok(Err(error)) => return Err(error),
+                Err(_) if Instant::now() >= until => return Ok(Woken::Rested),
+                Err(_) => {
+                    self.answered(async { listener.acquire().await?.ping().await })
+                        .await?;
+                }
+            }
+        }
+    }
+
+    /// The answer to a sleeper. While it is late the relay polls, since a notification may be lost or late as well.
+    async fn answered<T>(&self, statement: impl Future<Output = Result<T, Ended>>) -> Result<T, Ended> {
+        let mut statement = std::pin::pin!(within(statement));
+        if let Ok(answer) = timeout(self.fallback / 2, &mut statement).await {
+            return answer;
+        }
+        self.ears.set(Hearing::Unsure);
+        let answer = statement.await?;
+        self.ears.set(Hearing::Asleep);
+        Ok(answer)
+    }
+
+    /// When something becomes due that nobody announces.
     async fn next_due(&self, listener: &mut PgListener) -> Result<Option<Duration>, Ended> {
-        let row = within(self.next_due.query().fetch_one(listener)).await?;
+        let row = self.next_due.query().fetch_one(listener).await?;
         let ms: Option<f64> = row.try_get(0)?;
         Ok(ms.map(|ms| Duration::from_millis(ms.clamp(0.0, 1e9) as u64 + 1)))
     }
 
     async fn try_lock(&self, listener: &mut PgListener) -> Result<bool, Ended> {
-        within(
-            sqlx::query_scalar("SELECT pg_try_advisory_lock($1)")
-                .bind(self.lock)
-                .fetch_one(listener),
-        )
-        .await
+        sqlx::query_scalar("SELECT pg_try_advisory_lock($1)")
+            .bind(self.lock)
+            .fetch_one(listener)
+            .await
     }
 
     async fn another_sleeps(&self, listener: &mut PgListener) -> Result<bool, Ended> {

@@ -65,7 +65,7 @@ impl PgSource {
         match self.ears.hearing() {
             Hearing::Asleep => Duration::MAX,
             Hearing::Awake => growing.min(POLL_MAX),
-            Hearing::Down | Hearing::PollOnly => growing.min(self.fallback),
+            Hearing::Down | Hearing::Unsure | Hearing::PollOnly => growing.min(self.fallback),
         }
     }
 }
@@ -164,7 +164,7 @@ impl Source for PgSource {
         match self.ears.hearing() {
             Hearing::PollOnly => Listening::PollOnly,
             Hearing::Down => Listening::Down,
-            Hearing::Awake | Hearing::Asleep => Listening::Up,
+            Hearing::Awake | Hearing::Asleep | Hearing::Unsure => Listening::Up,
         }
     }
 }
