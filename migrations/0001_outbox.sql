@@ -147,10 +147,12 @@ CREATE TABLE "outbox"."outbox_block" (
     -- An event type (for every tenant), or an ordering key.
     name       text        NOT NULL,
     reason     text        NOT NULL,
-    -- The failed event that stopped or parked the key.
+    -- The failed event that stopped or parked the key, and its number; NULL and 0 for a pause. Of several that did, each has
+    -- a row: the key waits until the last of them was decided about, or what comes after one would overtake it.
     event_id   uuid,
+    event_seq  bigint      NOT NULL DEFAULT 0,
     created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    CONSTRAINT "outbox_block_pkey" PRIMARY KEY (scope, tenant_id, name, reason),
+    CONSTRAINT "outbox_block_pkey" PRIMARY KEY (scope, tenant_id, name, reason, event_seq),
     CONSTRAINT "outbox_block_scope_check" CHECK (scope IN ('type', 'key')),
     CONSTRAINT "outbox_block_reason_check" CHECK (reason IN ('paused', 'stopped', 'parked'))
 );

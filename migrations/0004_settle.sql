@@ -21,11 +21,13 @@ BEGIN
         SET status = 'failed', processed_at = p_now, retry_count = retry_count + 1, alone = 0,
             error = p_error, done_parts = p_done
         WHERE id = p_id AND seq = p_seq AND status = 'pending';
-        INSERT INTO "outbox"."outbox_block" (scope, tenant_id, name, reason, event_id)
-        SELECT 'key', event.tenant_id, event.ordering_key, CASE p_key_policy WHEN 'stop' THEN 'stopped' ELSE 'parked' END, p_id
+        -- A number that was there before is of an event that went by hand, before the numbers began anew.
+        INSERT INTO "outbox"."outbox_block" (scope, tenant_id, name, reason, event_id, event_seq)
+        SELECT 'key', event.tenant_id, event.ordering_key, CASE p_key_policy WHEN 'stop' THEN 'stopped' ELSE 'parked' END,
+            p_id, p_seq
         FROM "outbox"."outbox" AS event
         WHERE event.id = p_id AND event.seq = p_seq AND event.ordering_key IS NOT NULL AND p_key_policy IN ('stop', 'park')
-        ON CONFLICT DO NOTHING;
+        ON CONFLICT ON CONSTRAINT "outbox_block_pkey" DO UPDATE SET event_id = excluded.event_id, created_at = excluded.created_at;
     WHEN 'released' THEN
         IF p_after > interval '0' THEN
             UPDATE "outbox"."outbox" SET class = 'waiting', available_at = p_now + p_after, done_parts = p_done

@@ -98,8 +98,8 @@ BEGIN
 END
 $$;
 
--- Lets a paused type, or a paused or stopped key, run again. A parked key stays parked behind its failed event, which
--- is returned: redrive or discard that one. Barred events are found by their type, held ones follow their key's first.
+-- Lets a paused type, or a paused or stopped key, run again. A parked key stays parked behind its failed events, the first
+-- of which is returned: redrive or discard those. Barred events are found by their type, held ones follow their key's first.
 CREATE FUNCTION "outbox"."outbox_resume"(
     p_scope text, p_tenant text, p_name text, p_reason text DEFAULT '', p_actor text DEFAULT current_user,
     OUT removed integer, OUT parked_by uuid) LANGUAGE plpgsql
@@ -126,7 +126,8 @@ BEGIN
                     AND event.status = 'failed' AND event.discarded_at IS NULL));
     GET DIAGNOSTICS removed = ROW_COUNT;
     SELECT block.event_id INTO parked_by FROM "outbox"."outbox_block" AS block
-        WHERE block.scope = p_scope AND block.tenant_id = v_tenant AND block.name = p_name AND block.reason = 'parked';
+        WHERE block.scope = p_scope AND block.tenant_id = v_tenant AND block.name = p_name AND block.reason = 'parked'
+        ORDER BY block.event_seq LIMIT 1;
     IF p_scope = 'key' THEN
         PERFORM "outbox"."outbox_promote"(ARRAY["outbox"."outbox_key"(v_tenant, p_name)], clock_timestamp());
     END IF;
@@ -220,8 +221,8 @@ BEGIN
 END
 $$;
 
--- Makes failed events pending again, or gives them up, and releases the keys that wait for one of them. Returns how
--- many. Call it holding lock 1.
+-- Makes failed events pending again, or gives them up, and releases the keys that wait for these and for no others. Returns
+-- how many. Call it holding lock 1.
 --
 -- A redriven event starts a new cycle of attempts; parts that are done stay done. With a key it takes its place in line,
 -- by its number, and the first in line becomes due: it goes before all that come after it and wait.
@@ -490,11 +491,11 @@ BEGIN
         'in_flight', v_gauges.in_flight,
         'leases', (SELECT count(*) FROM "outbox"."outbox_lease"),
         'expired_leases', (SELECT count(*) FROM "outbox"."outbox_lease" WHERE until <= v_now),
-        'blocked', (SELECT count(*) FROM "outbox"."outbox_block"),
+        'blocked', (SELECT count(DISTINCT (scope, tenant_id, name)) FROM "outbox"."outbox_block"),
         'blocks', (SELECT coalesce(json_agg(row_to_json(block)), '[]') FROM (
-            SELECT scope, tenant_id, name, reason, event_id,
-                extract(epoch FROM v_now - created_at)::double precision AS for_seconds
-            FROM "outbox"."outbox_block" ORDER BY created_at LIMIT 100) AS block),
+            SELECT scope, tenant_id, name, reason, (array_agg(event_id ORDER BY event_seq))[1] AS event_id,
+                count(event_id) AS events, extract(epoch FROM v_now - min(created_at))::double precision AS for_seconds
+            FROM "outbox"."outbox_block" GROUP BY scope, tenant_id, name, reason ORDER BY min(created_at) LIMIT 100) AS block),
         'types', (SELECT coalesce(json_agg(row_to_json(type)), '[]') FROM (
             SELECT event_type, count(*) FILTER (WHERE class <> 'failed') AS pending,
                 count(*) FILTER (WHERE class = 'failed' AND NOT discarded) AS failed

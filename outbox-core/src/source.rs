@@ -231,7 +231,8 @@ pub enum Listening {
 /// 10. Extending a held claim keeps it; extending a lost one reports it and revives nothing.
 /// 11. Events that share an ordering key within a tenant are in at most one claim at a time, and come in publish order:
 ///     none before an earlier one that is due or was claimed before, however long that one has to wait.
-/// 12. A failed event lets its key go on, stops it or parks it, as its [`KeyPolicy`] says.
+/// 12. A failed event lets its key go on, stops it or parks it, as its [`KeyPolicy`] says. Of several that hold up their key
+///     each does so until it is redriven or discarded, in whatever order.
 /// 13. `wait` returns after its timeout at the latest.
 /// 14. An event that cannot be decoded is claimed like any other, with the reason in place of the envelope.
 /// 15. Dropping any of these futures leaves at most a claim that ends by its lease.

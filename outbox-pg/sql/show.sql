@@ -4,7 +4,7 @@ SELECT event.id, event.seq, event.event_type, event.tenant_id, event.ordering_ke
     event.discarded_at,
     event.aggregate_type, event.aggregate_id, event.headers::text, event.done_parts,
     (SELECT max(lease.until) FROM "outbox"."outbox_lease" AS lease WHERE event.seq = ANY (lease.seqs)) AS leased_until,
-    (SELECT array_agg(block.scope || ' ' || block.reason ORDER BY block.scope, block.reason) FROM "outbox"."outbox_block" AS block
+    (SELECT array_agg(DISTINCT block.scope || ' ' || block.reason) FROM "outbox"."outbox_block" AS block
         WHERE event.status = 'pending' AND (
             (block.scope = 'type' AND block.name = event.event_type)
             OR (block.scope = 'key' AND block.tenant_id = event.tenant_id AND block.name = event.ordering_key))) AS blocked_by

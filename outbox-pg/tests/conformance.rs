@@ -89,9 +89,8 @@ impl Harness for Postgres {
 
     async fn redrive(&self, tenant: &TenantId, id: EventId) {
         self.operate(&format!(
-            "UPDATE outbox.outbox SET status = 'pending', class = 'waiting', available_at = clock_timestamp(), retry_count = 0
-             WHERE id = '{id}' AND tenant_id = '{tenant}' AND status = 'failed';
-             DELETE FROM outbox.outbox_block WHERE event_id = '{id}' AND tenant_id = '{tenant}';"
+            "SELECT outbox.outbox_change_failed('redrive', ARRAY[id], ARRAY[seq], clock_timestamp()) FROM outbox.outbox
+             WHERE id = '{id}' AND tenant_id = '{tenant}';"
         ))
         .await;
     }

@@ -2,7 +2,7 @@
 
 use std::io::IsTerminal;
 
-use outbox::admin::OutboxStatus;
+use outbox::admin::{Block, OutboxStatus};
 
 use crate::cli::{Status, Target};
 use crate::exit::{CliError, Exit};
@@ -95,7 +95,7 @@ fn text(status: &OutboxStatus) -> String {
                 output::short(&block.name, 60),
                 block.reason.clone(),
                 output::time(block.for_seconds),
-                block.event_id.map(|id| id.to_string()).unwrap_or_default(),
+                failed_events(block),
             ]
         });
         text = format!(
@@ -104,6 +104,15 @@ fn text(status: &OutboxStatus) -> String {
         );
     }
     text
+}
+
+/// The failed events for which a key waits: the first, and how many more.
+fn failed_events(block: &Block) -> String {
+    let first = block.event_id.map(|id| id.to_string()).unwrap_or_default();
+    match block.events.saturating_sub(1) {
+        0 => first,
+        more => format!("{first} and {more} more"),
+    }
 }
 
 fn count(n: u64, cap: u64) -> String {

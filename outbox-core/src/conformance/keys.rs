@@ -175,3 +175,30 @@ pub async fn a_parked_key_follows_its_failed_event(harness: &dyn Harness) {
     assert_eq!(ids(&run), [first, second, third]);
     assert_eq!(run[0].attempt, 1, "a redrive starts a new cycle of attempts");
 }
+
+/// Clause 12: two of a key fail in one claim, and are redriven one by one.
+pub async fn a_key_with_several_failed_events_waits_for_each(harness: &dyn Harness) {
+    let case = Case::new(harness);
+    let tenant = TenantId::default();
+    for policy in [KeyPolicy::Park, KeyPolicy::Stop] {
+        for first_decided in 0..2 {
+            let key = format!("{policy:?} {first_decided}");
+            let three = publish_three(&case, &key).await;
+            let held = case.claim_until(3, LONG).await;
+            let outcomes = [failed(policy), failed(policy), released(Duration::ZERO)];
+            let all = held.iter().zip(outcomes);
+            let all = all.map(|(claimed, outcome)| settlement(claimed, outcome));
+            assert_eq!(case.settle_all(all.collect()).await.lost, []);
+
+            harness.redrive(&tenant, three[first_decided]).await;
+            case.expect_nothing_due("the key waits for the other one").await;
+            harness.redrive(&tenant, three[1 - first_decided]).await;
+
+            let run = case.claim_until(3, LONG).await;
+            assert_eq!(ids(&run), three, "{key}");
+            for event in &run {
+                case.must_settle(event, Outcome::Completed).await;
+            }
+        }
+    }
+}

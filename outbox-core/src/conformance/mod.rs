@@ -89,11 +89,11 @@ pub use keeping::{
     what_is_left_of_a_settled_claim_stays_held, what_was_paused_since_it_was_claimed_is_named_and_stays_held,
 };
 pub use keys::{
-    a_failed_event_lets_its_key_go_on, a_parked_key_follows_its_failed_event,
-    a_released_event_goes_before_its_followers, a_retried_event_holds_up_its_key_and_no_other,
-    a_schedule_holds_up_nobody_before_it_is_due, a_stopped_key_waits_until_it_is_resumed,
-    events_of_one_key_are_in_one_claim_at_a_time, events_of_one_key_come_in_publish_order,
-    the_same_key_of_another_tenant_is_another_key,
+    a_failed_event_lets_its_key_go_on, a_key_with_several_failed_events_waits_for_each,
+    a_parked_key_follows_its_failed_event, a_released_event_goes_before_its_followers,
+    a_retried_event_holds_up_its_key_and_no_other, a_schedule_holds_up_nobody_before_it_is_due,
+    a_stopped_key_waits_until_it_is_resumed, events_of_one_key_are_in_one_claim_at_a_time,
+    events_of_one_key_come_in_publish_order, the_same_key_of_another_tenant_is_another_key,
 };
 pub use settling::{
     a_completed_event_is_never_claimed_again, a_failed_event_is_never_claimed_again,
@@ -224,6 +224,7 @@ macro_rules! source_conformance {
         $crate::__conformance_cases! { $harness, $policies, "this source has no key policies",
             a_stopped_key_waits_until_it_is_resumed
             a_parked_key_follows_its_failed_event
+            a_key_with_several_failed_events_waits_for_each
         }
         $crate::__conformance_cases! { $harness, $pauses, "nobody can pause event types of this source",
             what_was_paused_since_it_was_claimed_is_named_and_stays_held

@@ -22,7 +22,7 @@ pub struct Preview {
 pub struct Resumed {
     /// Whether it was paused or stopped.
     pub was_blocked: bool,
-    /// The failed event behind which the key is still parked: redrive or discard that one.
+    /// The failed event behind which the key is still parked, the first if there are several: redrive or discard that one.
     pub parked_by: Option<EventId>,
 }
 
@@ -51,7 +51,7 @@ impl PgAdmin {
 
     /// Makes failed events pending again: each is due at once with a new cycle of attempts, and handlers that are done
     /// with it stay done. An event with a key goes before those that came after it and still wait, and frees its key
-    /// if that was stopped or parked because of it.
+    /// if that was stopped or parked because of it and of no other.
     ///
     /// # Errors
     /// As [`status`](Self::status).

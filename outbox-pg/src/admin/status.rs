@@ -64,8 +64,10 @@ pub struct Block {
     pub name: String,
     /// `paused`, `stopped` or `parked`.
     pub reason: String,
-    /// The failed event that stopped or parked the key.
+    /// The failed event that stopped or parked the key: the first, if there are several.
     pub event_id: Option<Uuid>,
+    /// How many failed events have to be redriven or discarded before the key goes on. 0 for what is paused.
+    pub events: u64,
     /// For how long.
     pub for_seconds: f64,
 }

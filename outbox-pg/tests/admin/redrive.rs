@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use outbox_core::{KeyPolicy, OrderingKey, Outcome, TenantId};
-use outbox_pg::admin::FailedFilter;
+use outbox_core::{KeyPolicy, OrderingKey, Outcome, Source, TenantId};
+use outbox_pg::admin::{FailedFilter, ListFilter, Status};
 
-use crate::support::{World, claim, event, payload};
+use crate::support::{World, claim, event, outcome, payload};
 use crate::{admin, counted, drain, failed, keyed, settle};
 
 #[tokio::test]
@@ -160,6 +160,80 @@ async fn followers_of_a_parked_event_go_on_when_it_is_discarded() {
         .unwrap();
     assert_eq!(by_id.run().await.unwrap().changed, 1);
     assert_eq!(drain(&source).await, ["1"]);
+}
+
+/// Both of a key were claimed together, and both failed.
+#[tokio::test]
+async fn a_key_is_parked_behind_each_of_its_failed_events() {
+    for redriven in 0..2 {
+        let world = World::new().await;
+        let (source, admin) = (world.quiet_source().await, admin(&world));
+        let two = [
+            world.publish(keyed(1, "k")).await,
+            world.publish(keyed(2, "k")).await,
+        ];
+        let settlements = claim(&source, 2).await;
+        let settlements = settlements
+            .iter()
+            .map(|one| outcome(one, failed(KeyPolicy::Park)));
+        assert_eq!(source.settle(settlements.collect()).await.unwrap().lost, []);
+        world.publish(keyed(3, "k")).await;
+
+        let blocks = admin.status().await.unwrap().blocks;
+        assert_eq!(blocks.len(), 1, "one key");
+        let shown = (blocks[0].events, blocks[0].event_id);
+        assert_eq!(shown, (2, Some(two[0].as_uuid())));
+        admin
+            .pruner(Duration::ZERO)
+            .failed_too()
+            .run_once()
+            .await
+            .unwrap();
+        assert_eq!(world.count("status = 'failed'").await, 2, "each holds up the key");
+
+        let filter = FailedFilter::ids([two[redriven]]);
+        admin.redrive(&filter, "").await.unwrap().run().await.unwrap();
+        assert_eq!(drain(&source).await, [""; 0], "the other is not decided about");
+        let other = two[1 - redriven];
+        let key = OrderingKey::new("k").unwrap();
+        let resumed = admin.resume_key(&TenantId::default(), &key, "").await.unwrap();
+        assert_eq!(resumed.parked_by, Some(other), "resuming does not overtake it");
+        let pending = admin.list(&ListFilter::new(Status::Pending)).await.unwrap();
+        let details = admin.show(pending[0].id).await.unwrap();
+        assert_eq!(details[0].blocked_by, ["key parked"]);
+        let discard = admin.discard(&FailedFilter::ids([other]), "").await.unwrap();
+        discard.run().await.unwrap();
+
+        assert_eq!(drain(&source).await, [(redriven + 1).to_string().as_str(), "3"]);
+        assert_eq!(admin.status().await.unwrap().blocked, 0);
+    }
+}
+
+#[tokio::test]
+async fn a_failed_event_that_was_deleted_by_hand_is_waited_for_no_longer_than_until_its_key_is_resumed() {
+    let world = World::new().await;
+    let (source, admin) = (world.quiet_source().await, admin(&world));
+    let two = [
+        world.publish(keyed(1, "k")).await,
+        world.publish(keyed(2, "k")).await,
+    ];
+    let settlements = claim(&source, 2).await;
+    let settlements = settlements
+        .iter()
+        .map(|one| outcome(one, failed(KeyPolicy::Park)));
+    assert_eq!(source.settle(settlements.collect()).await.unwrap().lost, []);
+    world.publish(keyed(3, "k")).await;
+    let key = OrderingKey::new("k").unwrap();
+
+    for (n, gone) in two.iter().enumerate() {
+        world
+            .run(&format!("DELETE FROM outbox.outbox WHERE id = '{gone}'"))
+            .await;
+        let resumed = admin.resume_key(&TenantId::default(), &key, "").await.unwrap();
+        assert_eq!(resumed.parked_by, two.get(n + 1).copied());
+    }
+
+    assert_eq!(drain(&source).await, ["3"]);
 }
 
 #[tokio::test]

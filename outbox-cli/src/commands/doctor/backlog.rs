@@ -160,7 +160,7 @@ fn blocks(status: &OutboxStatus) -> Check {
     Check::look(
         "blocks",
         evidence,
-        "outbox resume what was paused or stopped; redrive or discard the event that a key is parked behind (outbox status names it)",
+        "outbox resume what was paused or stopped; redrive or discard each event that a key is parked behind (outbox status names the first)",
     )
 }
 
