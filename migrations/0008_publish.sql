@@ -84,7 +84,7 @@ $$;
 --   id             chosen by the caller, to publish at most once; a new one if left out
 --   ordering_key   events that share it are handled one at a time, in publish order
 --   aggregate_type, aggregate_id   what it is about
---   tenant_id      whose it is; left out, the setting app.current_tenant, else nobody's
+--   tenant_id      whose it is; left out, the setting app.current_tenant, else nobody's; empty, nobody's
 --   headers        texts that travel beside the payload, such as traceparent
 --   deliver_at, delay   when it becomes due, by this server's clock; not both
 -- The payload may have 1 MiB unless outbox.payload_bytes_max says otherwise.

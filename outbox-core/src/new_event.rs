@@ -109,7 +109,7 @@ pub struct NewEvent {
     pub aggregate_id: Option<AggregateId>,
     /// The key within which order is kept.
     pub ordering_key: Option<OrderingKey>,
-    /// Whose event it is; `None`: the publisher's tenant.
+    /// Whose event it is; `None`: the publisher's tenant. The empty tenant is nobody.
     pub tenant_id: Option<TenantId>,
     /// The content.
     pub payload: Payload,
@@ -213,7 +213,7 @@ impl NewEvent {
     }
 
     /// Makes it follow from an event: names that one as its cause, stays in its business process, and takes on its
-    /// tenant. What is set already stays.
+    /// tenant, if that has one. What is set already stays.
     #[must_use]
     pub fn caused_by(mut self, cause: &Envelope) -> Self {
         let id = cause.id.to_string();
@@ -221,7 +221,9 @@ impl NewEvent {
         for (name, value) in [(header::CORRELATION_ID, correlation), (header::CAUSATION_ID, id)] {
             self.headers.entry(name.to_owned()).or_insert(value);
         }
-        self.tenant_id.get_or_insert_with(|| cause.tenant_id.clone());
+        if self.tenant_id.is_none() && !cause.tenant_id.is_none() {
+            self.tenant_id = Some(cause.tenant_id.clone());
+        }
         self
     }
 

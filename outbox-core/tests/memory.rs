@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use outbox_core::memory::{MemorySource, Status};
 use outbox_core::{
-    ClaimRequest, EventId, EventType, InvalidEvent, NewEvent, PAYLOAD_BYTES_MAX, Payload, Source,
+    ClaimRequest, Envelope, EventId, EventType, InvalidEvent, NewEvent, PAYLOAD_BYTES_MAX, Payload, Source,
 };
 
 fn request() -> ClaimRequest {
@@ -48,6 +48,23 @@ async fn the_same_id_twice_is_one_event() {
     source.publish(event("2").with_id(id)).unwrap();
 
     assert_eq!(source.counts().pending, 1);
+}
+
+#[tokio::test]
+async fn what_follows_from_an_event_is_of_its_tenant_if_that_has_one() {
+    let cause = |tenant: &str| {
+        let mut cause = Envelope::new(
+            EventId::new(),
+            EventType::new("OrderPlaced").unwrap(),
+            Payload::from_json("7"),
+            jiff::Timestamp::now(),
+        );
+        cause.tenant_id = tenant.parse().unwrap();
+        event("8").caused_by(&cause).tenant_id
+    };
+
+    assert_eq!(cause("acme"), Some("acme".parse().unwrap()));
+    assert_eq!(cause(""), None, "its transaction may have one");
 }
 
 #[tokio::test]

@@ -41,7 +41,7 @@ pub struct PgPublisher {
     many_as: Sql,
     /// For other drivers.
     pub(crate) text: Sql,
-    tenant_id: TenantId,
+    tenant_id: Option<TenantId>,
     payload_bytes_max: usize,
     stamp: Option<Stamp>,
 }
@@ -68,7 +68,7 @@ impl PgPublisher {
             many: Sql::new(names, include_str!("../sql/publish_all.sql")),
             many_as: Sql::new(names, include_str!("../sql/publish_as.sql")),
             text: Sql::new(names, include_str!("../sql/publish_text.sql")),
-            tenant_id: TenantId::default(),
+            tenant_id: None,
             payload_bytes_max: PAYLOAD_BYTES_MAX,
             stamp: None,
         }
@@ -81,14 +81,15 @@ impl PgPublisher {
         self
     }
 
-    /// Sets the tenant of events that name none. Without one, and by default, they inherit the tenant of the caller's
-    /// transaction: what `app.current_tenant` says there, nobody if it says nothing.
+    /// Sets the tenant of events that name none. By default they inherit the tenant of the caller's transaction: what
+    /// `app.current_tenant` says there, nobody if it says nothing. The empty tenant is nobody, whatever it says there: here,
+    /// in an event, and in every other way to publish.
     ///
     /// An event with a tenant can be published in a transaction that has none: its row passes row security, and the
     /// transaction has no tenant again afterwards. In a transaction of another tenant it is refused where tenants are isolated.
     #[must_use]
     pub fn with_tenant(mut self, tenant_id: TenantId) -> Self {
-        self.tenant_id = tenant_id;
+        self.tenant_id = Some(tenant_id);
         self
     }
 
@@ -128,7 +129,8 @@ impl PgPublisher {
         event: impl IntoNewEvent,
     ) -> Result<Published, PublishError> {
         let event = self.ready(event)?;
-        if self.tenant_of(&event).is_some() {
+        let tenant_id = self.tenant_of(&event);
+        if tenant_id.is_some_and(|tenant_id| !tenant_id.is_none()) {
             let mut columns = Columns::default();
             columns.push(&event, self)?;
             return self.write_as(connection, columns).await;
@@ -143,7 +145,7 @@ impl PgPublisher {
             .bind(event.aggregate_type.as_ref().map(AsRef::as_ref))
             .bind(event.aggregate_id.as_ref().map(AsRef::as_ref))
             .bind(event.ordering_key.as_ref().map(AsRef::as_ref))
-            .bind(None::<&str>)
+            .bind(tenant_id.map(TenantId::as_str))
             .bind(event.payload.as_str())
             .bind(headers)
             .bind(at)
@@ -151,7 +153,7 @@ impl PgPublisher {
             .execute(&mut *connection)
             .await
             .map_err(store)?;
-        if done.rows_affected() == 0 {
+        if done.rows_affected() == 0 && tenant_id.is_none() {
             check_inherited(connection).await?;
         }
         Ok(Published::of(done.rows_affected(), 1))
@@ -202,8 +204,7 @@ impl PgPublisher {
 
     /// The tenant that an event is to have, unless it inherits one.
     pub(crate) fn tenant_of<'a>(&'a self, event: &'a NewEvent) -> Option<&'a TenantId> {
-        let tenant_id = event.tenant_id.as_ref().unwrap_or(&self.tenant_id);
-        (!tenant_id.as_str().is_empty()).then_some(tenant_id)
+        event.tenant_id.as_ref().or(self.tenant_id.as_ref())
     }
 
     async fn write_as(

@@ -175,6 +175,8 @@ fn cases() -> Vec<(&'static str, NewEvent)> {
     vec![
         ("", event("1")),
         ("inherited", event("1")),
+        // Nobody's, whoever's transaction it is.
+        ("inherited", event("1").with_tenant(TenantId::default())),
         ("", full),
         ("", about),
         ("inherited", at("2031-02-03T04:05:06.789012Z")),
@@ -221,4 +223,25 @@ fn without(object: &str, member: &str) -> String {
     let mut object: serde_json::Map<String, serde_json::Value> = serde_json::from_str(object).unwrap();
     object.remove(member).unwrap();
     serde_json::to_string(&object).unwrap()
+}
+
+#[tokio::test]
+async fn a_publisher_of_nobodys_events_inherits_no_tenant() {
+    let world = World::new().await;
+    let mut sessions = Sessions::open(&world).await;
+    sessions.publisher = sessions.publisher.with_tenant(TenantId::default());
+    sessions.enter("inherited").await;
+
+    let through_it = &WAYS[2..];
+    for way in through_it {
+        assert_eq!(sessions.publish(*way, event("1")).await, 1, "{way:?}");
+    }
+    let mixed = [event("2"), event("2").with_tenant(TenantId::new("t").unwrap())];
+    let published = sessions.publisher.publish_all(&mut sessions.sqlx, mixed).await;
+    assert_eq!(published.unwrap().new, 2);
+
+    let nobodys = i64::try_from(through_it.len()).unwrap() + 1;
+    assert_eq!(world.count("tenant_id = ''").await, nobodys);
+    assert_eq!(world.count("tenant_id = 't'").await, 1);
+    sessions.sea_orm.close().await.unwrap();
 }
