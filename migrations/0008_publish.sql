@@ -120,6 +120,13 @@ BEGIN
     ELSIF octet_length(payload::text) > v_limit::bigint THEN
         RAISE EXCEPTION 'event % has a payload of % bytes; at most % are accepted', event_type,
             octet_length(payload::text), v_limit USING ERRCODE = 'invalid_parameter_value';
+    -- As text, JSON has halves of surrogate pairs; no decoder makes a text of one. What is left of escapes when the pairs are
+    -- gone; a backslash that is escaped itself begins none.
+    ELSIF strpos(payload::text, '\u') > 0 AND regexp_replace(replace(payload::text, '\\', '  '),
+        '\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F]', ' ', 'g') ~ '\\u[dD][89a-fA-F]'
+    THEN
+        RAISE EXCEPTION 'event % has a payload with half of a surrogate pair; no text can have one', event_type
+            USING ERRCODE = 'invalid_parameter_value';
     -- Decoders stop at 128 levels. Only a text with so many brackets can be so deep.
     ELSIF length(payload::text) - length(translate(payload::text, '[{', '')) > 127 THEN
         -- Its brackets outside of strings, of which each round takes the innermost.

@@ -13,7 +13,12 @@ pub(crate) fn check(text: &str) -> Result<(), String> {
         let (line, column) = (error.line(), error.column());
         return Err(format!("is no JSON (line {line}, column {column})"));
     }
-    let depth = depth(text.as_bytes());
+    let Shape { depth, half } = shape(text.as_bytes());
+    if let Some(at) = half {
+        return Err(format!(
+            "holds half of a surrogate pair at byte {at}; no text can have one"
+        ));
+    }
     if depth > DEPTH_MAX {
         return Err(format!(
             "is nested {depth} levels deep; at most {DEPTH_MAX} are accepted"
@@ -22,31 +27,64 @@ pub(crate) fn check(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// How deep the values of a text that is JSON are nested.
-fn depth(json: &[u8]) -> usize {
-    let (mut now, mut most) = (0_usize, 0);
-    let mut bytes = json.iter();
-    while let Some(byte) = bytes.next() {
+/// What a text that is JSON holds and a decoder may stumble over.
+#[derive(Debug, Default, PartialEq)]
+struct Shape {
+    /// How deep its values are nested.
+    depth: usize,
+    /// Where the first escape stands that is half of a surrogate pair. JSON has it; no decoder makes a text of it.
+    half: Option<usize>,
+}
+
+fn shape(json: &[u8]) -> Shape {
+    let (mut now, mut shape) = (0_usize, Shape::default());
+    let mut at = 0;
+    while let Some(byte) = json.get(at) {
+        at += 1;
         match byte {
             b'[' | b'{' => {
                 now += 1;
-                most = most.max(now);
+                shape.depth = shape.depth.max(now);
             }
             b']' | b'}' => now = now.saturating_sub(1),
-            // A string ends at the first quote that no backslash takes.
-            b'"' => {
-                while let Some(byte) = bytes.next() {
-                    match byte {
-                        b'"' => break,
-                        b'\\' => drop(bytes.next()),
-                        _ => {}
-                    }
-                }
-            }
+            b'"' => at = after_string(json, at, &mut shape.half),
             _ => {}
         }
     }
-    most
+    shape
+}
+
+/// Where a string ends: after the first quote that no backslash takes.
+fn after_string(json: &[u8], mut at: usize, half: &mut Option<usize>) -> usize {
+    while let Some(byte) = json.get(at) {
+        at += match byte {
+            b'"' => return at + 1,
+            b'\\' => match (surrogate(json, at), surrogate(json, at + 6)) {
+                (None, _) => 2,
+                (Some(Half::High), Some(Half::Low)) => 12,
+                _ => {
+                    half.get_or_insert(at);
+                    6
+                }
+            },
+            _ => 1,
+        };
+    }
+    at
+}
+
+enum Half {
+    High,
+    Low,
+}
+
+/// Which half of a surrogate pair the escape stands for that begins there, if any.
+fn surrogate(json: &[u8], at: usize) -> Option<Half> {
+    match json.get(at..at + 4)? {
+        [b'\\', b'u', b'd' | b'D', b'8' | b'9' | b'a' | b'A' | b'b' | b'B'] => Some(Half::High),
+        [b'\\', b'u', b'd' | b'D', b'c'..=b'f' | b'C'..=b'F'] => Some(Half::Low),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -82,6 +120,32 @@ mod tests {
 
     #[test]
     fn brackets_in_strings_do_not_count() {
-        assert_eq!(depth(br#"["[[[\"[", {"]": [1]}]"#), 3);
+        assert_eq!(shape(br#"["[[[\"[", {"]": [1]}]"#).depth, 3);
+    }
+
+    #[test]
+    fn half_of_a_surrogate_pair_is_no_text() {
+        let whole = [
+            r#"["\ud83d\ude00", "\uD83D\uDE00"]"#,
+            r#""\\ud800""#,
+            r#""\ue000\u0000\ud7ff""#,
+        ];
+        for text in whole {
+            assert_eq!(check(text), Ok(()), "{text}");
+            assert!(serde_json::from_str::<serde_json::Value>(text).is_ok(), "{text}");
+        }
+        let halves = [
+            (r#"{"a": "\ud83d"}"#, 7),
+            (r#"["\ude00\ud83d"]"#, 2),
+            (r#""\uD83D\ud83d\ude00""#, 1),
+            (r#""\\\uDFFF""#, 3),
+            (r#"{"\udead": 1}"#, 2),
+            (r#""\ud83d\\\ude00""#, 1),
+        ];
+        for (text, at) in halves {
+            let problem = format!("holds half of a surrogate pair at byte {at}; no text can have one");
+            assert_eq!(check(text), Err(problem), "{text}");
+            assert!(serde_json::from_str::<serde_json::Value>(text).is_err(), "{text}");
+        }
     }
 }

@@ -38,7 +38,8 @@ pub enum InvalidEvent {
         #[source]
         cause: serde_json::Error,
     },
-    /// The payload, put together by hand, is no JSON, or nested deeper than handlers can read it back.
+    /// The payload, put together by hand, is no JSON, or not such that handlers can read it back: nested too deep, or with
+    /// half of a surrogate pair.
     #[error("event {event_type} has a payload that {problem}")]
     NotJson {
         /// The event's type.

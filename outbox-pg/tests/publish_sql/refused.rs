@@ -117,6 +117,11 @@ fn refused() -> Vec<Case> {
             Some(Ok(x(&nested(128)))),
         ),
         case(
+            r#"'X', '{"a": ["\\\ud83d\ude00", "\\\uD83D\\\uDE00"]}'"#,
+            "event X has a payload with half of a surrogate pair; no text can have one",
+            Some(Ok(x(r#"{"a": ["\\\ud83d\ude00", "\\\uD83D\\\uDE00"]}"#))),
+        ),
+        case(
             "'X', '1', delay => '1 s', deliver_at => now()",
             "event X has both deliver_at and delay; give one",
             None,
@@ -186,6 +191,10 @@ async fn what_is_just_within_its_limit_is_published() {
             due("IS NULL"),
         ),
         ("to_json(repeat('x', 1048574))".to_owned(), due("IS NULL")),
+        (
+            r#"'["\uD83D\ude00\\ud800", "\\\\uDE00", "\u00e4\ud7ff\ue000"]'"#.to_owned(),
+            due("IS NULL"),
+        ),
         (
             r#"'1', headers => '{"a": "\ud83d\ude00", "b": "x\ny"}'"#.to_owned(),
             r"headers ->> 'a' = U&'\+01F600'".to_owned(),
