@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use outbox::admin::PgAdmin;
 use outbox::variable::{self, DATABASE_URL, JOBS_DB_URL};
-use outbox::{Names, Rights};
+use outbox::{ConfigError, DatabaseUrl, Names, Rights};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{Connection, PgConnection, PgPool};
 
@@ -35,15 +35,14 @@ impl Target {
             (None, Part::Owner) => vec![DATABASE_URL, JOBS_DB_URL],
             (None, Part::Relay) => vec![JOBS_DB_URL, DATABASE_URL],
         };
-        let (from, url) = match &self.url_file {
-            Some(path) => (path.display().to_string(), read(path)?),
+        let url = match &self.url_file {
+            Some(path) => DatabaseUrl::parse(path.display().to_string(), &read(path)?)?,
             None => first_set(&variables)?,
         };
         // The parser's own message could quote the URL.
-        let options: PgConnectOptions = url.trim().parse().map_err(|_| {
-            CliError::Usage(format!(
-                "{from} is no URL of the form postgres://USER:PASSWORD@HOST/DATABASE"
-            ))
+        let options: PgConnectOptions = url.expose().parse().map_err(|_| {
+            let right = "it takes postgres://USER:PASSWORD@HOST/DATABASE, special characters percent-encoded";
+            ConfigError::new(url.origin(), "no URL of a database", right)
         })?;
         // As poolers in transaction mode want it: no setting of the session that they do not know, nothing kept prepared.
         Ok(options
@@ -100,10 +99,10 @@ async fn check(connection: &mut PgConnection, names: &Names) -> Result<(), CliEr
 }
 
 /// The first variable that has a value. One whose value is no text is an error: the next may be another database.
-fn first_set(variables: &[&str]) -> Result<(String, String), CliError> {
+fn first_set(variables: &[&str]) -> Result<DatabaseUrl, CliError> {
     for name in variables {
         if let Some(url) = variable::read(name)? {
-            return Ok(((*name).to_owned(), url));
+            return Ok(DatabaseUrl::parse((*name).to_owned(), &url)?);
         }
     }
     Err(CliError::Usage(format!(

@@ -1,7 +1,6 @@
 //! Settings from the environment.
 
 use std::ffi::OsString;
-use std::fmt;
 use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -127,83 +126,6 @@ impl Found<'_> {
             Ok(Ok(time)) if range.contains(&time) => Ok(Some(time)),
             _ => Err(bounds::no_time(self.name, value, range)),
         }
-    }
-}
-
-/// Where the database is. `Debug` and `Display` show neither user nor password nor anything else of it.
-#[derive(Clone, PartialEq, Eq)]
-pub struct DatabaseUrl {
-    url: String,
-    variable: &'static str,
-}
-
-impl DatabaseUrl {
-    /// `JOBS_DB_URL`, so that the relay can connect in a role of its own; else `DATABASE_URL`.
-    ///
-    /// # Errors
-    /// [`ConfigError`] when neither is set, or when the one that counts is not UTF-8 or no URL of Postgres.
-    pub fn from_env() -> Result<Self, ConfigError> {
-        Self::read(|name| std::env::var_os(name))
-    }
-
-    /// As [`from_env`](Self::from_env), with another place to look variables up.
-    ///
-    /// # Errors
-    /// [`ConfigError`] when neither is set, or when the one that counts is no URL of Postgres.
-    pub fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
-        Self::read(|name| lookup(name).map(OsString::from))
-    }
-
-    fn read(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Self, ConfigError> {
-        for variable in [variable::JOBS_DB_URL, variable::DATABASE_URL] {
-            if let Some(url) = Found::new(variable, lookup(variable))?.value {
-                return Self::check(url, variable);
-            }
-        }
-        let right = format!(
-            "set it, or {}, to postgres://USER:PASSWORD@HOST/DATABASE",
-            variable::JOBS_DB_URL
-        );
-        Err(ConfigError::new(variable::DATABASE_URL, "not set", right))
-    }
-
-    /// Of another database's URL the client would take host and port, and knock there.
-    fn check(url: String, variable: &'static str) -> Result<Self, ConfigError> {
-        let scheme = url.split_once("://").map(|(scheme, _)| scheme);
-        let what = match scheme {
-            Some("postgres" | "postgresql") => return Ok(Self { url, variable }),
-            // No more of it: the rest may be secret.
-            Some(scheme) if scheme.len() <= 20 && scheme.chars().all(|c| c.is_ascii_alphanumeric()) => {
-                format!("a URL of {scheme}")
-            }
-            _ => "no URL".to_owned(),
-        };
-        let right = "it takes postgres://USER:PASSWORD@HOST/DATABASE";
-        Err(ConfigError::new(variable, what, right))
-    }
-
-    /// The URL with its secrets. For connecting, not for logs.
-    #[must_use]
-    pub fn expose(&self) -> &str {
-        &self.url
-    }
-
-    /// The variable that it came from.
-    #[must_use]
-    pub fn variable(&self) -> &'static str {
-        self.variable
-    }
-}
-
-impl fmt::Debug for DatabaseUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "DatabaseUrl(from {})", self.variable)
-    }
-}
-
-impl fmt::Display for DatabaseUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the database of {}", self.variable)
     }
 }
 
@@ -340,44 +262,9 @@ mod tests {
         }
     }
 
-    #[test]
-    fn the_relay_has_a_database_url_of_its_own_and_hides_it() {
-        let lookup = |name: &str| Some(format!("postgres://user:secret@host/{name}"));
-        let url = DatabaseUrl::from_lookup(lookup).unwrap();
-        let fallback =
-            DatabaseUrl::from_lookup(|name| lookup(name).filter(|_| name == variable::DATABASE_URL)).unwrap();
-
-        assert_eq!(url.expose(), "postgres://user:secret@host/JOBS_DB_URL");
-        assert_eq!(fallback.variable(), "DATABASE_URL");
-        assert!(!format!("{url:?} {url}").contains("secret"));
-        assert_eq!(
-            DatabaseUrl::from_lookup(|_| None).unwrap_err().to_string(),
-            "DATABASE_URL is not set; set it, or JOBS_DB_URL, to postgres://USER:PASSWORD@HOST/DATABASE"
-        );
-    }
-
-    #[test]
-    fn a_url_of_another_database_is_refused_and_not_shown() {
-        let refusal = |url: &str| {
-            let lookup = |name: &str| (name == variable::JOBS_DB_URL).then(|| url.to_owned());
-            DatabaseUrl::from_lookup(lookup).unwrap_err().to_string()
-        };
-
-        assert_eq!(
-            refusal("mysql://user:secret@host/db"),
-            "JOBS_DB_URL is a URL of mysql; it takes postgres://USER:PASSWORD@HOST/DATABASE"
-        );
-        for unclear in ["host=h password=secret", "secret word://x"] {
-            assert!(
-                refusal(unclear).starts_with("JOBS_DB_URL is no URL; "),
-                "{unclear}"
-            );
-        }
-    }
-
     #[cfg(unix)]
     #[test]
-    fn what_is_no_text_is_never_replaced_by_a_default_or_another_database() {
+    fn what_is_no_text_is_never_replaced_by_a_default() {
         use std::os::unix::ffi::OsStringExt;
 
         let broken = |asked: &str, name: &str| {
@@ -393,14 +280,6 @@ mod tests {
         for name in &read.take() {
             let refusal = RelaySettings::read(|asked| broken(asked, name)).unwrap_err();
             assert_eq!((&refusal.setting, refusal.value.as_str()), (name, "not UTF-8"));
-        }
-        for name in ["JOBS_DB_URL", "DATABASE_URL"] {
-            let good = |asked: &str| (asked == "DATABASE_URL").then(|| OsString::from("postgres://other"));
-            let refusal = DatabaseUrl::read(|asked| broken(asked, name).or_else(|| good(asked))).unwrap_err();
-            assert_eq!(
-                (refusal.setting.as_str(), refusal.value.as_str()),
-                (name, "not UTF-8")
-            );
         }
     }
 }

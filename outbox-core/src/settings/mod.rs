@@ -3,11 +3,13 @@
 mod bounds;
 mod env;
 mod found;
+mod url;
 
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-pub use env::{DatabaseUrl, variable};
+pub use env::variable;
+pub use url::DatabaseUrl;
 
 use crate::{ConfigError, Limits, RetryPolicy};
 
