@@ -84,13 +84,12 @@ impl RecordReader {
     /// The headers that are texts, within the limits.
     fn texts<'a>(&self, record: &IncomingRecord<'a>) -> Result<BTreeMap<&'a str, &'a str>, String> {
         let limits = &self.limits;
-        if record.headers.len() > limits.headers_max {
-            let count = record.headers.len();
-            return Err(format!(
-                "it has {count} headers, at most {} are taken",
-                limits.headers_max
-            ));
-        }
+        let own = record
+            .headers
+            .iter()
+            .filter(|(name, _)| read_name(name).is_none());
+        let own = own.count();
+        limits.check_count("headers", own, record.headers.len() - own)?;
         let mut texts = BTreeMap::new();
         for (name, value) in record.headers {
             if name.len() > limits.header_name_bytes_max {

@@ -78,13 +78,8 @@ fn attributes(
     limits: &RecordLimits,
 ) -> Result<BTreeMap<String, String>, Undecodable> {
     let mut attributes = BTreeMap::new();
-    if object.len() > limits.headers_max {
-        let (count, most) = (object.len(), limits.headers_max);
-        return Err(undecodable(
-            format!("it has {count} attributes, at most {most} are taken"),
-            None,
-        ));
-    }
+    let count = limits.check_count("attributes", object.len(), 0);
+    count.map_err(|reason| undecodable(reason, None))?;
     for (name, raw) in object {
         if name == "data" || name == "data_base64" {
             continue;

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has to panic")]
 
+mod limits;
 mod properties;
 
 use jiff::Timestamp;
@@ -9,8 +10,8 @@ use outbox_core::{
     AggregateId, AggregateType, Envelope, EventId, EventType, OrderingKey, Payload, Undecodable,
 };
 use outbox_kafka::{
-    CloudEvents, Format, IncomingRecord, OutgoingRecord, RecordLimits, RecordMapping, RecordReader,
-    TopicName, TopicRule, UnreadableHeaders,
+    CloudEvents, Format, IncomingRecord, OutgoingRecord, RecordMapping, RecordReader, TopicName, TopicRule,
+    UnreadableHeaders,
 };
 
 fn formats() -> [Format; 3] {
@@ -258,48 +259,6 @@ fn headers_that_are_no_text_can_be_left_out_but_never_attributes() {
 
     headers.push(("outbox-tenant-id".into(), None));
     assert!(read(reader, Some(b"{}"), &headers).is_err());
-}
-
-#[test]
-fn what_exceeds_a_limit_is_refused_and_what_meets_it_is_taken() {
-    let plain = mapping(Format::Plain).record(&order_placed()).unwrap();
-    let limits = RecordLimits::default()
-        .with_headers_max(8)
-        .with_header_bytes_max(30, 100)
-        .with_value_bytes_max(50);
-    let attempt = |value: &str, name: &str, text: &str, copies: usize| {
-        let mut headers = raw(&plain);
-        headers.extend((0..copies).map(|_| (name.to_owned(), Some(text.as_bytes().to_vec()))));
-        read(
-            RecordReader::new().with_limits(limits),
-            Some(value.as_bytes()),
-            &headers,
-        )
-    };
-    let (long_value, long_name, long_text) = ("1".repeat(51), "n".repeat(31), "x".repeat(101));
-
-    assert!(attempt(&long_value[1..], &long_name[1..], &long_text[1..], 2).is_ok());
-    for (value, name, text, copies, reason) in [
-        (
-            long_value.as_str(),
-            "n",
-            "x",
-            1,
-            "its value has 51 bytes, at most 50",
-        ),
-        ("1", long_name.as_str(), "x", 1, "name has 31 bytes, at most 30"),
-        (
-            "1",
-            "n",
-            long_text.as_str(),
-            1,
-            r#""n" has 101 bytes, at most 100"#,
-        ),
-        ("1", "n", "x", 3, "9 headers, at most 8"),
-    ] {
-        let refusal = attempt(value, name, text, copies).unwrap_err();
-        assert!(refusal.reason.contains(reason), "{refusal}");
-    }
 }
 
 #[test]
