@@ -14,6 +14,7 @@ use outbox_core::{Envelope, EventId, Source};
 use outbox_kafka::KafkaSource;
 use rdkafka::message::{Header, OwnedHeaders};
 use support::group::Group;
+use support::until;
 use tokio::time::Instant;
 
 struct OnKafka {
@@ -63,6 +64,8 @@ impl Harness for OnKafka {
     }
 
     async fn counts(&self) -> Counts {
+        // A failed event is a dead letter when it is on its topic, soon after its settlement.
+        until(|| self.source.totals().unburied == 0).await;
         let totals = self.source.totals();
         let (completed, failed) = (totals.completed as usize, totals.dead_letters as usize);
         Counts {

@@ -7,10 +7,10 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_core::{Context, HandlerError, RelayHandle, Source};
+use outbox_core::{Context, Envelope, HEADER_BYTES_MAX, HandlerError, Headers, RelayHandle, Source};
 use outbox_inproc::Registry;
 use outbox_kafka::{DeadLetters, KafkaSource, SourceOptions, TopicName};
-use rdkafka::message::{Headers, Message, OwnedHeaders};
+use rdkafka::message::{Headers as _, Message, OwnedHeaders};
 use support::cluster::{create_topic, records, unique};
 use support::event::{Counted, envelope, id};
 use support::group::{Group, claim_in_all, completed, handling};
@@ -59,6 +59,30 @@ async fn a_dead_letter_that_is_too_large_is_written_without_its_value() {
     });
     let letters: Vec<_> = letters.await.into_iter().flatten().collect();
     assert_eq!(letters, [(Some(b"k".to_vec()), false, Some("100000".to_owned()))]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn thousands_of_short_headers_and_one_long_one_are_delivered_and_read() {
+    let group = Group::shared(1).await;
+    let short = (0..4000).map(|n| (format!("{n:x}"), String::new())).collect();
+    let long = Headers::from([("n".to_owned(), "v".repeat(HEADER_BYTES_MAX - 1))]);
+    let mut published = Vec::new();
+    for (n, headers) in (0..).zip([short, long]) {
+        let mut envelope = Envelope::clone(&envelope(id(n, 0)));
+        envelope.headers = headers;
+        group.publish(envelope.clone()).await;
+        published.push(envelope);
+    }
+    let source = group.source();
+
+    let claimed = claim_in_all(&source, 2).await;
+
+    let read: Vec<_> = claimed
+        .iter()
+        .map(|claimed| claimed.envelope.clone().unwrap())
+        .collect();
+    assert_eq!(read, published);
+    source.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,57 +1,55 @@
 //! The dead-letter topic.
+//!
+//! Letters are handed to a producer and not waited for: whatever becomes of one, its answer comes to the producer's own
+//! thread, and is noted there. Neither settlements nor the polling of the source know how long that takes.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use outbox_core::ConfigError;
-use rdkafka::config::FromClientConfigAndContext;
-use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
-use rdkafka::message::{Header, Headers, Message, OwnedHeaders, OwnedMessage};
-use rdkafka::producer::future_producer::DeliveryFuture;
-use rdkafka::producer::{FutureProducer, FutureRecord};
+use rdkafka::ClientContext;
+use rdkafka::config::{FromClientConfigAndContext, RDKafkaLogLevel};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+use rdkafka::message::{DeliveryResult, Header, Headers, Message, OwnedHeaders};
+use rdkafka::producer::{BaseRecord, Producer, ProducerContext, ThreadedProducer};
 use tokio::time::Instant;
 
+use super::letters::{Delivery, Form, Grave, Letter};
 use super::options::DeadLetters;
+use super::shared::Shared;
 use crate::client_log::ClientLog;
 use crate::settings::KafkaSettings;
 
 /// How long a dead letter may take to be acknowledged.
 const ACKNOWLEDGED_WITHIN: Duration = Duration::from_secs(10);
-/// How long dead letters wait once none could be written.
-pub(super) const RESTS: Duration = Duration::from_secs(15);
-
-/// A record that has failed for good.
-#[derive(Debug)]
-pub(super) struct Letter {
-    pub(super) record: Box<OwnedMessage>,
-    pub(super) attempts: u32,
-    pub(super) reason: String,
-}
-
-/// How much of a record is written. Each form is for letters that are too large in the one before.
-#[derive(Debug, Clone, Copy)]
-enum Form {
-    Whole,
-    WithoutValue,
-    Coordinates,
-}
+/// Letters that cannot be written are said so at most this often.
+const SAID_EVERY: Duration = Duration::from_secs(15);
 
 /// Where dead letters go.
 pub(super) enum Burial {
-    Topic(Box<Grave>),
+    Topic {
+        topic: String,
+        producer: Box<ThreadedProducer<Undertaker>>,
+    },
     Drop,
 }
 
-/// The dead-letter topic.
-pub(super) struct Grave {
+/// Learns what becomes of letters.
+pub(super) struct Undertaker {
     topic: String,
-    producer: FutureProducer<ClientLog>,
+    shared: Arc<Shared>,
     settings: KafkaSettings,
-    rests_until: Mutex<Option<Instant>>,
+    log: ClientLog,
+    /// When it was last said that letters cannot be written.
+    said: Mutex<Option<Instant>>,
 }
 
 impl Burial {
-    pub(super) fn new(settings: &KafkaSettings, letters: DeadLetters) -> Result<Self, ConfigError> {
+    pub(super) fn new(
+        settings: &KafkaSettings,
+        letters: DeadLetters,
+        shared: &Arc<Shared>,
+    ) -> Result<Self, ConfigError> {
         let DeadLetters::Topic(topic) = letters else {
             return Ok(Self::Drop);
         };
@@ -75,116 +73,133 @@ impl Burial {
             // The record may have been compressed itself, and not fit otherwise.
             config.set("compression.type", "gzip");
         }
-        let producer =
-            FutureProducer::from_config_and_context(&config, ClientLog::new(settings, "dead letters"));
-        Ok(Self::Topic(Box::new(Grave {
+        let undertaker = Undertaker {
             topic: topic.as_str().to_owned(),
-            producer: producer.map_err(|error| settings.refused(&error))?,
+            shared: Arc::clone(shared),
             settings: settings.clone(),
-            rests_until: Mutex::default(),
-        })))
+            log: ClientLog::new(settings, "dead letters"),
+            said: Mutex::default(),
+        };
+        let producer = ThreadedProducer::from_config_and_context(&config, undertaker);
+        Ok(Self::Topic {
+            topic: topic.as_str().to_owned(),
+            producer: Box::new(producer.map_err(|error| settings.refused(&error))?),
+        })
     }
 
-    /// Returns once each letter is safe, known to be dropped, or (`false`) could not be written.
-    pub(super) async fn bury(&self, letters: &[Letter]) -> Vec<bool> {
-        let buried = match self {
-            Self::Topic(grave) if !letters.is_empty() => grave.bury(letters).await,
-            _ => vec![true; letters.len()],
-        };
-        let safe = letters.iter().zip(&buried).filter(|(_, buried)| **buried);
-        for (letter, _) in safe {
-            tracing::warn!(
-                topic = letter.record.topic(),
-                partition = letter.record.partition(),
-                offset = letter.record.offset(),
-                attempts = letter.attempts,
-                reason = letter.reason,
-                "an event is a dead letter"
-            );
+    /// Hands over the letters that are due. Waits for nothing.
+    pub(super) fn hand_over(&self, shared: &Shared) {
+        // A statement of its own: the lock is not held while letters are handed over.
+        let letters = shared.state().letters(Instant::now());
+        for letter in letters {
+            let grave = letter.grave;
+            match self {
+                Self::Topic { topic, producer } => {
+                    if let Err(error) = send(topic, producer, &letter) {
+                        producer.client().context().note(grave, Some(&error));
+                    }
+                }
+                Self::Drop => {
+                    if let Some(letter) = shared.delivered(grave, Delivery::Safe) {
+                        say_dead(&letter);
+                    }
+                }
+            }
         }
-        buried
     }
 }
 
-impl Grave {
-    async fn bury(&self, letters: &[Letter]) -> Vec<bool> {
-        if self.rests() {
-            return vec![false; letters.len()];
+fn send(topic: &str, producer: &ThreadedProducer<Undertaker>, letter: &Letter) -> Result<(), KafkaError> {
+    let mut dead = BaseRecord::<[u8], [u8], Box<Grave>>::with_opaque_to(topic, Box::new(letter.grave));
+    dead = dead.headers(headers(letter));
+    if letter.form != Form::Coordinates {
+        dead.key = letter.record.key();
+    }
+    if letter.form == Form::Whole {
+        dead.payload = letter.record.payload();
+    }
+    producer.send(dead).map_err(|(error, _)| error)
+}
+
+impl Undertaker {
+    /// Notes what has become of a letter, and says it.
+    fn note(&self, grave: Grave, error: Option<&KafkaError>) {
+        let delivery = match error {
+            None => Delivery::Safe,
+            Some(error) if is_too_large(error) => Delivery::TooLarge,
+            Some(_) => Delivery::Unwritten,
+        };
+        let Some(letter) = self.shared.delivered(grave, delivery) else {
+            return;
+        };
+        match error {
+            None => say_dead(&letter),
+            Some(_) if delivery == Delivery::TooLarge => say_cut(&letter),
+            Some(error) => self.say_unwritten(error),
         }
-        // ORDER: all are handed over before any is waited for: a topic that does not answer costs its time limit once.
-        let sent: Vec<_> = letters
-            .iter()
-            .map(|letter| self.send(letter, Form::Whole))
-            .collect();
-        let (mut buried, mut trouble) = (Vec::with_capacity(letters.len()), None);
-        for (letter, sent) in letters.iter().zip(sent) {
-            let outcome = self.see_through(letter, sent).await;
-            buried.push(outcome.is_ok());
-            trouble = trouble.or(outcome.err());
-        }
-        if let Some(error) = trouble {
-            self.say_unwritten(&error, &buried);
-        }
-        buried
     }
 
-    fn send(&self, letter: &Letter, form: Form) -> KafkaResult<DeliveryFuture> {
-        let headers = headers(letter, form);
-        let mut dead = FutureRecord::<[u8], [u8]>::to(&self.topic).headers(headers);
-        if !matches!(form, Form::Coordinates) {
-            dead.key = letter.record.key();
+    fn say_unwritten(&self, error: &KafkaError) {
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        if said.is_some_and(|said| said.elapsed() < SAID_EVERY) {
+            return;
         }
-        if matches!(form, Form::Whole) {
-            dead.payload = letter.record.payload();
-        }
-        self.producer.send_result(dead).map_err(|(error, _)| error)
-    }
-
-    async fn see_through(&self, letter: &Letter, sent: KafkaResult<DeliveryFuture>) -> KafkaResult<()> {
-        let mut outcome = acknowledged(sent).await;
-        for form in [Form::WithoutValue, Form::Coordinates] {
-            if !outcome.as_ref().is_err_and(is_too_large) {
-                break;
-            }
-            tracing::error!(
-                topic = letter.record.topic(),
-                partition = letter.record.partition(),
-                offset = letter.record.offset(),
-                ?form,
-                "a dead letter is too large for its topic, and is cut: raise the topic's max.message.bytes"
-            );
-            outcome = acknowledged(self.send(letter, form)).await;
-        }
-        outcome
-    }
-
-    fn say_unwritten(&self, error: &KafkaError, buried: &[bool]) {
-        let unwritten = buried.iter().filter(|buried| !**buried).count();
+        *said = Some(Instant::now());
         tracing::error!(
             topic = self.topic,
-            unwritten,
+            unwritten = self.shared.state().totals().unburied,
             error = self.settings.redact(&error.to_string()),
             "dead letters cannot be written: they and the later events of their keys wait"
         );
-        if unwritten == buried.len() {
-            *self.rests_until.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + RESTS);
-        }
-    }
-
-    /// Nothing could be written a moment ago: settling everything else should not wait for the same again.
-    fn rests(&self) -> bool {
-        let until = self.rests_until.lock().unwrap_or_else(PoisonError::into_inner);
-        until.is_some_and(|until| Instant::now() < until)
     }
 }
 
-async fn acknowledged(sent: KafkaResult<DeliveryFuture>) -> KafkaResult<()> {
-    match sent?.await {
-        Ok(Ok(_)) => Ok(()),
-        Ok(Err((error, _))) => Err(error),
-        // The producer is gone without a word.
-        Err(_) => Err(KafkaError::Canceled),
+impl ClientContext for Undertaker {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
+        self.log.log(level, facility, line);
     }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        self.log.error(error, reason);
+    }
+}
+
+impl ProducerContext for Undertaker {
+    type DeliveryOpaque = Box<Grave>;
+
+    fn delivery(&self, result: &DeliveryResult<'_>, grave: Box<Grave>) {
+        match result {
+            Ok(_) => self.note(*grave, None),
+            // The source has ended: nobody waits for it any more, and it comes again.
+            Err((error, _))
+                if matches!(
+                    error.rdkafka_error_code(),
+                    Some(Code::PurgeQueue | Code::PurgeInflight)
+                ) => {}
+            Err((error, _)) => self.note(*grave, Some(error)),
+        }
+    }
+}
+
+fn say_dead(letter: &Letter) {
+    tracing::warn!(
+        topic = letter.record.topic(),
+        partition = letter.record.partition(),
+        offset = letter.record.offset(),
+        attempts = letter.attempts,
+        reason = &*letter.reason,
+        "an event is a dead letter"
+    );
+}
+
+fn say_cut(letter: &Letter) {
+    tracing::error!(
+        topic = letter.record.topic(),
+        partition = letter.record.partition(),
+        offset = letter.record.offset(),
+        form = ?letter.form.cut().unwrap_or(letter.form),
+        "a dead letter is too large for its topic, and is cut: raise the topic's max.message.bytes"
+    );
 }
 
 fn is_too_large(error: &KafkaError) -> bool {
@@ -195,10 +210,10 @@ fn is_too_large(error: &KafkaError) -> bool {
 }
 
 /// The record's own headers, and ours about where and why it died; those of an earlier death are replaced.
-fn headers(letter: &Letter, form: Form) -> OwnedHeaders {
+fn headers(letter: &Letter) -> OwnedHeaders {
     const OURS: &str = "outbox-dead-";
-    let (mut headers, record) = (OwnedHeaders::new(), &letter.record);
-    let kept = record.headers().filter(|_| !matches!(form, Form::Coordinates));
+    let (mut headers, record, form) = (OwnedHeaders::new(), &letter.record, letter.form);
+    let kept = record.headers().filter(|_| form != Form::Coordinates);
     for header in kept.into_iter().flat_map(Headers::iter) {
         if !header.key.starts_with(OURS) {
             headers = headers.insert(header);
@@ -209,7 +224,7 @@ fn headers(letter: &Letter, form: Form) -> OwnedHeaders {
         ("partition", record.partition().to_string()),
         ("offset", record.offset().to_string()),
         ("attempts", letter.attempts.to_string()),
-        ("reason", letter.reason.clone()),
+        ("reason", letter.reason.to_string()),
     ];
     if let (Form::WithoutValue | Form::Coordinates, Some(value)) = (form, record.payload()) {
         coordinates.push(("value-bytes", value.len().to_string()));

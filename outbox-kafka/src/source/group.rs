@@ -10,7 +10,8 @@ use rdkafka::statistics::Statistics;
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use tokio::time::Instant;
 
-use super::shared::{Reported, Shared};
+use super::reports::Reported;
+use super::shared::Shared;
 use super::state::Name;
 use crate::client_log::ClientLog;
 

@@ -2,9 +2,12 @@
 
 mod burial;
 mod group;
+mod letters;
 mod options;
 mod partition;
 mod poller;
+mod reading;
+mod reports;
 mod shared;
 mod state;
 
@@ -14,17 +17,18 @@ use std::time::Duration;
 use async_trait::async_trait;
 use outbox_core::{
     ClaimRequest, ClaimToken, Claimed, ConfigError, Listening, Settled, Settlement, Source, SourceError,
-    Undecodable, Wakeup,
+    Wakeup,
 };
 use tokio::time::Instant;
 
 pub use options::{DeadLetters, SourceOptions};
-pub use shared::PartitionLag;
+pub use reports::PartitionLag;
 
 use self::burial::Burial;
 use self::poller::Recipe;
-use self::shared::{Shared, decode};
-use self::state::{Effect, Taken};
+use self::reading::decode;
+use self::shared::Shared;
+use self::state::Taken;
 use crate::TopicName;
 use crate::settings::KafkaSettings;
 
@@ -34,6 +38,8 @@ use crate::settings::KafkaSettings;
 pub struct SourceTotals {
     /// Records that were read and are not finished, of the partitions assigned now.
     pub unfinished: usize,
+    /// Of these, the records that have failed for good and are not on the dead-letter topic yet.
+    pub unburied: usize,
     /// Records whose handling was completed.
     pub completed: u64,
     /// Records that went to the dead-letter topic, or were dropped in its place.
@@ -69,15 +75,18 @@ const RESERVED: [&str; 8] = [
 /// - What has failed for good, or cannot be decoded, goes to the dead-letter topic, and the partition goes on. A
 ///   [`KeyPolicy`](outbox_core::KeyPolicy) other than going on cannot be kept here: a topic has no place to park.
 /// - A dead letter that is too large for its topic is written without its value. One that cannot be written at all
-///   waits, with the later events of its key and the offsets behind it; it is tried again every quarter of a minute,
-///   without its handlers, and said in the log as an error. The relay counts it as a lost claim meanwhile.
+///   waits, with the later events of its key and the offsets behind it, and nothing else waits for it. It is tried again
+///   after a second, then after twice as long each time, up to a quarter of a minute, without its handlers; the log says
+///   so as an error. Those that wait count as unfinished, so a partition of which too many wait is paused.
+/// - If a partition loses its end, as after an unclean election of its leader, what comes again from a lower offset is
+///   handled, and the log says `outbox_offsets_went_back`. What had been read of the lost end is handled all the same.
 /// - When a partition is revoked, the claims on it are lost: their cancellation fires, their settlements change
 ///   nothing.
 ///
 /// New groups begin at the oldest record; set `auto.offset.reset` in the settings for anything else.
 pub struct KafkaSource {
     shared: Arc<Shared>,
-    burial: Burial,
+    burial: Arc<Burial>,
 }
 
 impl KafkaSource {
@@ -114,15 +123,15 @@ impl KafkaSource {
             topics: topics.iter().map(|topic| topic.as_str().to_owned()).collect(),
         };
         // ORDER: before there is a thread and a member of the group, which nobody would end if this were refused.
-        let burial = Burial::new(settings, dead_letters)?;
         let shared = Arc::new(Shared::new(options));
+        let burial = Arc::new(Burial::new(settings, dead_letters, &shared)?);
         let first = recipe
             .consumer(&shared)
             .map_err(|error| settings.refused(&error))?;
-        let polled = Arc::clone(&shared);
+        let (polled, handed_over) = (Arc::clone(&shared), Arc::clone(&burial));
         std::thread::Builder::new()
             .name("outbox-kafka-poll".to_owned())
-            .spawn(move || poller::run(&recipe, first, &polled))
+            .spawn(move || poller::run(&recipe, first, &handed_over, &polled))
             .map_err(|error| {
                 ConfigError::new("the polling thread", error, "the system has to allow a thread")
             })?;
@@ -141,10 +150,11 @@ impl KafkaSource {
         self.shared.state().totals()
     }
 
-    /// Commits what is finished and leaves the group, so that others take over at once. Call it after the relay has
-    /// stopped; dropping the source does the same without waiting for it.
+    /// Waits for the dead letters that are under way, commits what is finished and leaves the group, so that others take
+    /// over at once. Call it after the relay has stopped; dropping the source does the same without waiting for it.
     ///
-    /// A broker that does not answer is waited for at most five seconds; the group then finds out by itself.
+    /// A broker that does not answer is waited for at most five seconds, of these three for dead letters; the group then
+    /// finds out by itself. An event whose letter is not safe by then comes again to whoever reads its partition next.
     ///
     /// # Cancel safety
     /// It goes on in the background.
@@ -174,15 +184,7 @@ impl KafkaSource {
     }
 
     fn claimed(&self, taken: Taken) -> Claimed {
-        let decoded = match taken.dead {
-            // It was handled to its end: only its letter has to be written, so no handler sees it again.
-            Some(reason) => Err(Undecodable {
-                reason,
-                event_type: taken.facts.event_type,
-            }),
-            None => decode(&taken.record, &self.shared.options),
-        };
-        let mut claimed = match decoded {
+        let mut claimed = match decode(&taken.record, &self.shared.options) {
             Ok(envelope) => Claimed::new(taken.token, taken.position, envelope),
             Err(why) => Claimed::undecodable(taken.token, taken.position, taken.facts.id, why),
         };
@@ -219,33 +221,13 @@ impl Source for KafkaSource {
     }
 
     async fn settle(&self, settlements: Vec<Settlement>) -> Result<Settled, SourceError> {
-        let (mut lost, mut places, mut letters) = (Vec::new(), Vec::new(), Vec::new());
-        for settlement in &settlements {
-            let place = (settlement.token, settlement.position);
-            let effect = self.shared.state().settle(settlement, Instant::now());
-            match effect {
-                Effect::Recorded => {}
-                Effect::Lost => lost.push(place),
-                Effect::DeadLetter(letter) => {
-                    places.push(place);
-                    letters.push(letter);
-                }
-            }
-        }
-        // ORDER: finished only once it is safe; the other way round, a crash here loses it.
-        let buried = self.burial.bury(&letters).await;
-        for ((place, letter), buried) in places.into_iter().zip(letters).zip(buried) {
-            let mut state = self.shared.state();
-            let finished = if buried {
-                state.buried(place)
-            } else {
-                state.keep_unburied(place, letter.reason, Instant::now() + burial::RESTS);
-                false
-            };
-            if !finished {
-                lost.push(place);
-            }
-        }
+        let now = Instant::now();
+        let lost = settlements
+            .iter()
+            .filter(|settlement| !self.shared.state().settle(settlement, now))
+            .map(|settlement| (settlement.token, settlement.position))
+            .collect();
+        self.burial.hand_over(&self.shared);
         self.shared.arrived.notify_one();
         Ok(Settled::except(lost))
     }
@@ -258,7 +240,7 @@ impl Source for KafkaSource {
 
     async fn wait(&self, timeout: Duration) -> Wakeup {
         let end = Instant::now() + timeout;
-        let due = self.shared.state().next_due().filter(|due| *due > Instant::now());
+        let due = self.shared.state().next_due(Instant::now());
         tokio::select! {
             () = self.shared.arrived.notified() => Wakeup::Hint,
             () = tokio::time::sleep_until(due.unwrap_or(end).min(end)) => match due {

@@ -31,8 +31,8 @@ pub struct SourceOptions {
     /// The most unfinished records of one partition that are held; reading of the partition pauses there. It has to
     /// be more than the relay takes at a time, or keys wait for each other. Defaults to 1,000.
     pub buffered_events_max: usize,
-    /// The most bytes of unfinished records of one partition; the record that reaches it is still taken. The client
-    /// fetches ahead besides, by `queued.max.messages.kbytes` (64 MiB over all partitions). Defaults to 8 MiB.
+    /// The most bytes of unfinished records of one partition, of their keys, values and headers, and 64 for each header
+    /// besides; the record that reaches it is still taken. The client fetches ahead besides, by `queued.max.messages.kbytes` (64 MiB over all partitions). Defaults to 8 MiB.
     pub buffered_bytes_max: u64,
     /// How far a partition may be read past its oldest unfinished record. What is finished beyond that record is
     /// handled again after a crash. Defaults to 10,000 records.

@@ -1,14 +1,19 @@
 //! One assigned partition: what was read of it, and what is finished. Pure.
 
 use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use outbox_core::{ClaimToken, EventId, EventType, OrderingKey, PartName, Position, PrefixTracker, TenantId};
-use rdkafka::message::OwnedMessage;
+use rdkafka::message::{Message, OwnedMessage};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::letters::Death;
 use super::options::SourceOptions;
+
+/// Between the positions of one offset before and after offsets have gone back: more records than a partition ever has.
+const GENERATION: i64 = 1 << 48;
 
 /// Events that share it are handled one at a time.
 pub(super) type Key = (TenantId, OrderingKey);
@@ -35,17 +40,26 @@ pub(super) struct Lease {
 /// A record that is not finished.
 #[derive(Debug)]
 pub(super) struct Entry {
-    pub(super) record: OwnedMessage,
+    pub(super) record: Arc<OwnedMessage>,
     pub(super) facts: Facts,
     pub(super) attempt: u32,
     pub(super) lost_claims: u32,
     pub(super) done: Vec<PartName>,
-    /// Why it has failed for good, if only its letter is still to be written.
-    pub(super) dead: Option<String>,
+    /// It has failed for good: no handler may see it again, only its letter has to be written.
+    pub(super) death: Option<Death>,
     pub(super) due: Instant,
     /// Its claim was lost: it is claimed again in a claim of its own.
     pub(super) goes_alone: bool,
+    /// It was read of an end that the log has lost since.
+    is_adrift: bool,
     pub(super) lease: Option<Lease>,
+}
+
+impl Entry {
+    /// Nobody holds it, and it may be handled.
+    fn is_free(&self) -> bool {
+        self.lease.is_none() && self.death.is_none()
+    }
 }
 
 /// A partition in the hands of this consumer.
@@ -53,7 +67,12 @@ pub(super) struct Entry {
 pub(super) struct Partition {
     /// Tells this assignment from all others.
     pub(super) epoch: i64,
+    /// By position: the offset, and how often offsets have gone back before, times [`GENERATION`].
     pub(super) entries: BTreeMap<i64, Entry>,
+    /// The offset that has to come next, or a later one: within an assignment the client gives out none twice.
+    next: Option<i64>,
+    /// How often offsets have gone back.
+    generation: i64,
     tracker: PrefixTracker,
     pub(super) bytes: u64,
     pub(super) paused: bool,
@@ -66,6 +85,8 @@ impl Partition {
         Self {
             epoch,
             entries: BTreeMap::new(),
+            next: None,
+            generation: 0,
             tracker: PrefixTracker::new(),
             bytes: 0,
             paused: false,
@@ -73,24 +94,53 @@ impl Partition {
         }
     }
 
-    /// Takes a record. One that was taken before, as after a seek, changes nothing.
-    pub(super) fn push(&mut self, offset: i64, record: OwnedMessage, facts: Facts, now: Instant) {
-        if !self.tracker.begin(Position(offset)) {
-            return;
+    /// Takes a record. If the partition's offsets went back, the one that should have come.
+    pub(super) fn push(&mut self, record: OwnedMessage, facts: Facts, now: Instant) -> Option<i64> {
+        let offset = record.offset();
+        let went_back = self.next.filter(|next| offset < *next);
+        if went_back.is_some() {
+            self.go_back(offset);
         }
+        self.next = Some(offset + 1);
+        let position = self.generation * GENERATION + offset;
+        self.tracker.begin(Position(position));
         self.bytes += facts.bytes;
         let entry = Entry {
-            record,
+            record: Arc::new(record),
             facts,
             attempt: 1,
             lost_claims: 0,
             done: Vec::new(),
-            dead: None,
+            death: None,
             due: now,
             goes_alone: false,
+            is_adrift: false,
             lease: None,
         };
-        self.entries.insert(offset, entry);
+        self.entries.insert(position, entry);
+        went_back
+    }
+
+    /// The log has lost its end, from this offset on or from behind it, and was written anew: the same offset may be
+    /// another record now. What was read of the old end is kept and handled before the new one, but is no part of the
+    /// log any more: only what is read again counts for what may be committed.
+    fn go_back(&mut self, to: i64) {
+        self.generation += 1;
+        self.tracker = PrefixTracker::new();
+        self.committed = None;
+        for (position, entry) in &mut self.entries {
+            entry.is_adrift |= entry.record.offset() >= to;
+            if !entry.is_adrift {
+                self.tracker.begin(Position(*position));
+            }
+        }
+    }
+
+    /// The offset of the oldest unfinished record that is on the partition.
+    pub(super) fn oldest(&self) -> Option<i64> {
+        let mut entries = self.entries.values();
+        let oldest = entries.find(|entry| !entry.is_adrift);
+        oldest.map(|entry| entry.record.offset())
     }
 
     /// Ends leases whose time is over.
@@ -105,38 +155,39 @@ impl Partition {
         }
     }
 
-    /// The offsets that may be claimed now, oldest first: due, of no excluded type, and not behind an earlier event
+    /// The positions that may be claimed now, oldest first: due, of no excluded type, and not behind an earlier event
     /// of their key that is held, waits or is excluded.
     pub(super) fn due(&self, now: Instant, excluded: &[EventType]) -> Vec<i64> {
         let (mut due, mut blocked) = (Vec::new(), HashSet::new());
-        for (offset, entry) in &self.entries {
+        for (position, entry) in &self.entries {
             let is_excluded = entry
                 .facts
                 .event_type
                 .as_ref()
                 .is_some_and(|name| excluded.contains(name));
-            let free = entry.lease.is_none() && entry.due <= now && !is_excluded;
+            let free = entry.is_free() && entry.due <= now && !is_excluded;
             match &entry.facts.key {
-                Some(key) if free && !blocked.contains(key) => due.push(*offset),
+                Some(key) if free && !blocked.contains(key) => due.push(*position),
                 Some(key) => {
                     blocked.insert(key);
                 }
-                None if free => due.push(*offset),
+                None if free => due.push(*position),
                 None => {}
             }
         }
         due
     }
 
-    /// When the next waiting event is due.
-    pub(super) fn next_due(&self) -> Option<Instant> {
-        let free = self.entries.values().filter(|entry| entry.lease.is_none());
-        free.map(|entry| entry.due).min()
+    /// When the next event is due that waits for its time. What is due already waits for something else, such as an
+    /// earlier event of its key.
+    pub(super) fn next_due(&self, now: Instant) -> Option<Instant> {
+        let free = self.entries.values().filter(|entry| entry.is_free());
+        free.map(|entry| entry.due).filter(|due| *due > now).min()
     }
 
     /// The entry that is held by this token, if it still is.
-    pub(super) fn held(&mut self, token: ClaimToken, offset: i64) -> Option<&mut Entry> {
-        let entry = self.entries.get_mut(&offset)?;
+    pub(super) fn held(&mut self, token: ClaimToken, position: i64) -> Option<&mut Entry> {
+        let entry = self.entries.get_mut(&position)?;
         entry
             .lease
             .as_ref()
@@ -145,16 +196,16 @@ impl Partition {
     }
 
     /// A record is done with.
-    pub(super) fn finish(&mut self, offset: i64) {
-        if let Some(entry) = self.entries.remove(&offset) {
+    pub(super) fn finish(&mut self, position: i64) {
+        if let Some(entry) = self.entries.remove(&position) {
             self.bytes -= entry.facts.bytes;
-            self.tracker.finish(Position(offset));
+            self.tracker.finish(Position(position));
         }
     }
 
     /// The offset to commit: the one behind the finished prefix, if it has grown since the last commit.
     pub(super) fn to_commit(&self) -> Option<i64> {
-        let next = self.tracker.finished_up_to()?.0 + 1;
+        let next = self.tracker.finished_up_to()?.0 % GENERATION + 1;
         (self.committed != Some(next)).then_some(next)
     }
 
@@ -184,8 +235,8 @@ impl Partition {
     }
 
     /// Puts an event back.
-    pub(super) fn put_back(&mut self, offset: i64, now: Instant, after: Duration) {
-        if let Some(entry) = self.entries.get_mut(&offset) {
+    pub(super) fn put_back(&mut self, position: i64, now: Instant, after: Duration) {
+        if let Some(entry) = self.entries.get_mut(&position) {
             entry.lease = None;
             entry.due = now + after;
         }

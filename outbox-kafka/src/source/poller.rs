@@ -10,6 +10,7 @@ use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
 use rdkafka::topic_partition_list::TopicPartitionList;
 use tokio::time::Instant;
 
+use super::burial::Burial;
 use super::group::{Group, finished};
 use super::shared::Shared;
 use super::state::Name;
@@ -17,7 +18,11 @@ use crate::client_log::ClientLog;
 use crate::settings::KafkaSettings;
 
 const POLL: Duration = Duration::from_millis(100);
+/// Between two looks at letters that are under way.
+const SOON: Duration = Duration::from_millis(5);
 const HOUSEKEEPING: Duration = Duration::from_millis(50);
+/// How long closing waits for dead letters that are under way.
+const LETTERS_WITHIN: Duration = Duration::from_secs(3);
 /// Between two consumers.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -42,7 +47,7 @@ impl Recipe {
 }
 
 /// Polls until told to stop, with a new consumer whenever one is of no use any more.
-pub(super) fn run(recipe: &Recipe, first: BaseConsumer<Group>, shared: &Arc<Shared>) {
+pub(super) fn run(recipe: &Recipe, first: BaseConsumer<Group>, burial: &Burial, shared: &Arc<Shared>) {
     // However the thread ends.
     let _ended = shared.ended.clone().drop_guard();
     let mut consumer = Some(first);
@@ -58,13 +63,28 @@ pub(super) fn run(recipe: &Recipe, first: BaseConsumer<Group>, shared: &Arc<Shar
         let ended = Poller {
             consumer: &current,
             settings: &recipe.settings,
+            burial,
             shared,
         }
         .poll();
-        if let Some(why) = ended {
-            tracing::warn!(%why, "the kafka consumer is made anew");
+        match ended {
+            Some(why) => tracing::warn!(%why, "the kafka consumer is made anew"),
+            None => see_letters_through(burial, shared),
         }
         close(current, shared);
+    }
+}
+
+/// Waits until no letter is under way, so that what it is of need not come again.
+fn see_letters_through(burial: &Burial, shared: &Shared) {
+    let end = Instant::now() + LETTERS_WITHIN;
+    loop {
+        burial.hand_over(shared);
+        let now = Instant::now();
+        if now > end || !shared.state().is_burying(now) {
+            return;
+        }
+        std::thread::sleep(SOON);
     }
 }
 
@@ -103,6 +123,7 @@ fn commit(consumer: &BaseConsumer<Group>, shared: &Shared) {
 struct Poller<'a> {
     consumer: &'a BaseConsumer<Group>,
     settings: &'a KafkaSettings,
+    burial: &'a Burial,
     shared: &'a Shared,
 }
 
@@ -124,6 +145,7 @@ impl Poller<'_> {
             }
             next_care = now + HOUSEKEEPING;
             self.pause_and_resume();
+            self.burial.hand_over(self.shared);
             if now >= next_commit {
                 next_commit = now + self.shared.options.commit_interval;
                 commit(self.consumer, self.shared);

@@ -1,6 +1,7 @@
 //! All partitions of a consumer: claiming, settling, extending. Pure: no client, no clock.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use outbox_core::{ClaimRequest, ClaimToken, Outcome, Position, Settlement};
@@ -9,7 +10,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::SourceTotals;
-use super::burial::Letter;
+use super::letters::Death;
 use super::partition::{Entry, Facts, Key, Lease, Partition};
 
 /// A topic and one of its partitions.
@@ -20,39 +21,27 @@ pub(super) type Name = (String, i32);
 pub(super) struct Taken {
     pub(super) token: ClaimToken,
     pub(super) position: Position,
-    pub(super) record: OwnedMessage,
+    pub(super) record: Arc<OwnedMessage>,
     pub(super) facts: Facts,
     pub(super) attempt: u32,
     pub(super) lost_claims: u32,
     pub(super) done: Vec<outbox_core::PartName>,
-    /// Why it has failed for good, if only its letter is still to be written.
-    pub(super) dead: Option<String>,
     pub(super) lost: CancellationToken,
-}
-
-/// What a settlement comes to.
-#[derive(Debug)]
-pub(super) enum Effect {
-    /// It is recorded.
-    Recorded,
-    /// The event is not held any more.
-    Lost,
-    /// The event has failed for good: it may only be finished once it is on the dead-letter topic.
-    DeadLetter(Letter),
 }
 
 /// Everything that is assigned to this consumer.
 #[derive(Debug, Default)]
 pub(super) struct State {
-    partitions: BTreeMap<Name, Partition>,
+    pub(super) partitions: BTreeMap<Name, Partition>,
     /// Which partition an assignment was of.
-    epochs: HashMap<i64, Name>,
+    pub(super) epochs: HashMap<i64, Name>,
     last_epoch: i64,
     last_claim: i64,
+    pub(super) last_letter: u64,
     /// Where the last claim began, so that each partition has its turn.
     turn: usize,
     completed: u64,
-    dead_letters: u64,
+    pub(super) dead_letters: u64,
 }
 
 impl State {
@@ -63,6 +52,11 @@ impl State {
                 .partitions
                 .values()
                 .map(|partition| partition.entries.len())
+                .sum(),
+            unburied: self
+                .partitions
+                .values()
+                .map(|partition| partition.dead().count())
                 .sum(),
             completed: self.completed,
             dead_letters: self.dead_letters,
@@ -84,12 +78,17 @@ impl State {
         }
     }
 
-    /// Takes a record; the partition it is of, if that is ours.
-    pub(super) fn push(&mut self, record: OwnedMessage, facts: Facts, now: Instant) -> Option<&Partition> {
+    /// Takes a record; the partition it is of, if that is ours, and the offset that should have come if offsets went back.
+    pub(super) fn push(
+        &mut self,
+        record: OwnedMessage,
+        facts: Facts,
+        now: Instant,
+    ) -> Option<(&Partition, Option<i64>)> {
         let name = (record.topic().to_owned(), record.partition());
         let partition = self.partitions.get_mut(&name)?;
-        partition.push(record.offset(), record, facts, now);
-        Some(partition)
+        let went_back = partition.push(record, facts, now);
+        Some((partition, went_back))
     }
 
     pub(super) fn partitions(&self) -> impl Iterator<Item = (&Name, &Partition)> {
@@ -122,8 +121,8 @@ impl State {
             let token = ClaimToken::from_parts(partition.epoch, self.last_claim);
             // Keys taken in this partition by this claim go on as a run; those held elsewhere have to wait.
             let held: HashSet<Key> = keys.clone();
-            for offset in partition.due(now, &request.excluded_types) {
-                let Some(entry) = partition.entries.get_mut(&offset) else {
+            for position in partition.due(now, &request.excluded_types) {
+                let Some(entry) = partition.entries.get_mut(&position) else {
                     continue;
                 };
                 if entry.facts.key.as_ref().is_some_and(|key| held.contains(key)) {
@@ -140,7 +139,7 @@ impl State {
                 bytes += entry.facts.bytes;
                 keys.extend(entry.facts.key.clone());
                 let alone = entry.goes_alone;
-                taken.push(take(entry, token, offset, now + request.lease));
+                taken.push(take(entry, token, position, now + request.lease));
                 if alone {
                     return taken;
                 }
@@ -158,67 +157,39 @@ impl State {
         held.filter_map(|entry| entry.facts.key.clone()).collect()
     }
 
-    /// Ends one event of a claim.
-    pub(super) fn settle(&mut self, settlement: &Settlement, now: Instant) -> Effect {
-        let (token, offset) = (settlement.token, settlement.position.0);
+    /// Ends one event of a claim; whether it was still held.
+    pub(super) fn settle(&mut self, settlement: &Settlement, now: Instant) -> bool {
+        let (token, position) = (settlement.token, settlement.position.0);
         let name = self.epochs.get(&token.number());
         let Some(partition) = name.and_then(|name| self.partitions.get_mut(name)) else {
-            return Effect::Lost;
+            return false;
         };
         partition.expire(now);
-        let Some(entry) = partition.held(token, offset) else {
-            return Effect::Lost;
+        let Some(entry) = partition.held(token, position) else {
+            return false;
         };
         match &settlement.outcome {
             Outcome::Completed => {
-                partition.finish(offset);
+                partition.finish(position);
                 self.completed += 1;
             }
             Outcome::Retry { after, done, .. } => {
                 entry.attempt = entry.attempt.saturating_add(1);
                 entry.lost_claims = 0;
                 entry.done.clone_from(done);
-                partition.put_back(offset, now, *after);
+                partition.put_back(position, now, *after);
             }
             Outcome::Released { after, done } => {
                 entry.done.clone_from(done);
-                partition.put_back(offset, now, *after);
+                partition.put_back(position, now, *after);
             }
+            // It is finished once it is on the dead-letter topic.
             Outcome::Failed { error, .. } => {
-                return Effect::DeadLetter(Letter {
-                    record: Box::new(entry.record.clone()),
-                    attempts: entry.attempt,
-                    reason: entry.dead.clone().unwrap_or_else(|| error.clone()),
-                });
+                entry.lease = None;
+                entry.death = Some(Death::new(error, now));
             }
         }
-        Effect::Recorded
-    }
-
-    /// Finishes a failed event that is on the dead-letter topic now; whether it was still held.
-    pub(super) fn buried(&mut self, (token, position): (ClaimToken, Position)) -> bool {
-        let name = self.epochs.get(&token.number());
-        let Some(partition) = name.and_then(|name| self.partitions.get_mut(name)) else {
-            return false;
-        };
-        let held = partition.held(token, position.0).is_some();
-        if held {
-            partition.finish(position.0);
-            self.dead_letters += 1;
-        }
-        held
-    }
-
-    /// Puts a failed event back whose letter could not be written: it comes again as one that no handler may see.
-    pub(super) fn keep_unburied(&mut self, place: (ClaimToken, Position), reason: String, due: Instant) {
-        let (token, position) = place;
-        let name = self.epochs.get(&token.number());
-        let partition = name.and_then(|name| self.partitions.get_mut(name));
-        if let Some(entry) = partition.and_then(|partition| partition.held(token, position.0)) {
-            entry.dead = Some(reason);
-            entry.lease = None;
-            entry.due = due;
-        }
+        true
     }
 
     /// Keeps a claim; whether anything of it is still held.
@@ -242,13 +213,17 @@ impl State {
         held
     }
 
-    /// When something may be claimed without anything new having come.
-    pub(super) fn next_due(&self) -> Option<Instant> {
-        self.partitions.values().filter_map(Partition::next_due).min()
+    /// When something that waits now may be claimed without anything new having come.
+    pub(super) fn next_due(&self, now: Instant) -> Option<Instant> {
+        let due = self
+            .partitions
+            .values()
+            .filter_map(|partition| partition.next_due(now));
+        due.min()
     }
 }
 
-fn take(entry: &mut Entry, token: ClaimToken, offset: i64, until: Instant) -> Taken {
+fn take(entry: &mut Entry, token: ClaimToken, position: i64, until: Instant) -> Taken {
     let lost = CancellationToken::new();
     entry.lease = Some(Lease {
         token,
@@ -258,13 +233,16 @@ fn take(entry: &mut Entry, token: ClaimToken, offset: i64, until: Instant) -> Ta
     });
     Taken {
         token,
-        position: Position(offset),
-        record: entry.record.clone(),
+        position: Position(position),
+        record: Arc::clone(&entry.record),
         facts: entry.facts.clone(),
         attempt: entry.attempt,
         lost_claims: entry.lost_claims,
         done: entry.done.clone(),
-        dead: entry.dead.clone(),
         lost,
     }
 }
+
+#[cfg(test)]
+#[path = "state_tests.rs"]
+mod tests;

@@ -4,17 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outbox_core::{
-    ClaimRequest, Claimed, Delivery, Dispatcher, Envelope, Outcome, Relay, RelayHandle, RetryPolicy,
-    Settlement, Source,
+    ClaimRequest, Claimed, Delivery, Dispatcher, Envelope, KeyPolicy, Outcome, Relay, RelayHandle,
+    RetryPolicy, Settlement, Source,
 };
 use outbox_inproc::Registry;
 use outbox_kafka::{
     DeadLetters, DispatcherOptions, KafkaDispatcher, KafkaSettings, KafkaSource, RecordMapping,
     SourceOptions, TopicName, TopicRule,
 };
-use rdkafka::ClientConfig;
+use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::message::OwnedHeaders;
 use rdkafka::producer::{FutureProducer, FutureRecord};
+use rdkafka::{ClientConfig, TopicPartitionList};
 use tokio::time::Instant;
 
 use super::cluster::{create_topic, shared, unique};
@@ -73,6 +74,32 @@ impl Group {
         Arc::new(KafkaSource::new(settings, (&self.name, &topics), letters, options).unwrap())
     }
 
+    /// What the broker has as the group's offset of each partition; 0 where there is none.
+    pub(crate) async fn committed(&self, partitions: i32) -> Vec<i64> {
+        let (bootstrap, name, topic) = (
+            self.bootstrap.clone(),
+            self.name.clone(),
+            self.topic.as_str().to_owned(),
+        );
+        let asking = tokio::task::spawn_blocking(move || {
+            // It asks, and joins nothing.
+            let consumer: BaseConsumer = ClientConfig::new()
+                .set("bootstrap.servers", bootstrap)
+                .set("group.id", name)
+                .create()
+                .unwrap();
+            let mut list = TopicPartitionList::new();
+            list.add_partition_range(&topic, 0, partitions - 1);
+            let offsets = consumer.committed_offsets(list, Duration::from_secs(60)).unwrap();
+            let offsets = offsets.elements_for_topic(&topic);
+            offsets
+                .iter()
+                .map(|element| element.offset().to_raw().unwrap().max(0))
+                .collect()
+        });
+        asking.await.unwrap()
+    }
+
     /// Tries again for a while: a new topic may not be known yet to the broker that is asked.
     pub(crate) async fn publish(&self, envelope: impl Into<Arc<Envelope>>) {
         let (envelope, patience) = (envelope.into(), Instant::now() + Duration::from_secs(60));
@@ -98,6 +125,15 @@ impl Group {
         record.payload = value;
         producer.send(record, Duration::from_secs(30)).await.unwrap();
     }
+}
+
+pub(crate) fn failed(claimed: &Claimed) -> Settlement {
+    let outcome = Outcome::Failed {
+        error: "refused".into(),
+        done: vec![],
+        key: KeyPolicy::GoOn,
+    };
+    settlement(claimed, outcome)
 }
 
 /// Handles what the source yields; what fails is tried three times.

@@ -1,0 +1,227 @@
+//! What the client reports of its partitions: how far each is behind, and whether it still moves. Pure.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::state::{Name, State};
+
+/// How far a partition is behind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PartitionLag {
+    /// The topic.
+    pub topic: String,
+    /// The partition.
+    pub partition: i32,
+    /// How many records are not finished, read or not. Counted by offsets: while something is unfinished, the markers
+    /// of transactions and what was compacted away behind it count as well. None means that all is finished.
+    pub records: u64,
+}
+
+/// What the client last reported of a partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Reported {
+    pub(super) app_offset: i64,
+    pub(super) next_offset: i64,
+    pub(super) committed_offset: i64,
+    pub(super) end: i64,
+    /// What the client has fetched and not given out – of all partitions, since they share a queue.
+    pub(super) queued: i64,
+    /// Since when it could have moved, and has not.
+    pub(super) since: Instant,
+}
+
+impl Reported {
+    fn has_more(&self) -> bool {
+        self.next_offset < self.end
+    }
+}
+
+/// What was last reported of each partition.
+#[derive(Debug, Default)]
+pub(super) struct Reports(HashMap<Name, Reported>);
+
+impl Reports {
+    /// Takes what the client reports of a partition.
+    pub(super) fn take(&mut self, name: Name, mut reported: Reported, state: &State) {
+        let mut partitions = state.partitions();
+        let paused = partitions.any(|(paused, partition)| *paused == name && partition.paused);
+        // While it need not move, it does not begin to be late.
+        let idle = paused || !reported.has_more();
+        if let Some(before) = self.0.get(&name).filter(|_| !idle) {
+            let moved =
+                (before.app_offset, before.next_offset) != (reported.app_offset, reported.next_offset);
+            if !moved {
+                reported.since = before.since;
+            }
+        }
+        self.0.insert(name, reported);
+    }
+
+    pub(super) fn forget(&mut self, name: &Name) {
+        self.0.remove(name);
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// A partition that has more to read, is not paused, and has not moved for longer than that.
+    pub(super) fn stalled(&self, state: &State, timeout: Duration) -> Option<Name> {
+        let mut read = state.partitions().filter(|(_, partition)| !partition.paused);
+        let stalled = read.find(|(name, _)| {
+            let reported = self.0.get(*name);
+            reported.is_some_and(|reported| reported.has_more() && reported.since.elapsed() > timeout)
+        });
+        stalled.map(|(name, _)| name.clone())
+    }
+
+    /// How far each assigned partition is behind.
+    pub(super) fn lags(&self, state: &State) -> Vec<PartitionLag> {
+        let lags = state.partitions().filter_map(|(name, partition)| {
+            let reported = self.0.get(name)?;
+            let known = partition.to_commit().or(partition.committed);
+            let finished = match partition.oldest() {
+                Some(oldest) => oldest,
+                // All that was read is finished, and what it read past is no record: the marker of a transaction, or
+                // what has expired.
+                None if reported.queued == 0 => known
+                    .unwrap_or(reported.committed_offset)
+                    .max(reported.next_offset),
+                None => known
+                    .unwrap_or(reported.committed_offset)
+                    .max(reported.app_offset),
+            };
+            let records = u64::try_from(reported.end - finished.max(0)).unwrap_or(0);
+            let (topic, partition) = name.clone();
+            Some(PartitionLag {
+                topic,
+                partition,
+                records,
+            })
+        });
+        lags.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::options::SourceOptions;
+    use super::super::shared::Shared;
+    use super::*;
+
+    fn name() -> Name {
+        ("t".to_owned(), 0)
+    }
+
+    impl Reported {
+        /// Ten records were read, of `end`.
+        fn of(end: i64, app_offset: i64) -> Self {
+            Self {
+                app_offset,
+                next_offset: 10,
+                committed_offset: 4,
+                end,
+                queued: 0,
+                since: Instant::now(),
+            }
+        }
+    }
+
+    fn report(shared: &Shared, end: i64, app_offset: i64) {
+        shared.report(name(), Reported::of(end, app_offset));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_partition_that_has_more_and_does_not_move_is_stalled() {
+        let shared = Shared::new(SourceOptions::default());
+        shared.state().assign(name());
+        report(&shared, 20, 10);
+
+        tokio::time::advance(shared.options.stall_timeout).await;
+        report(&shared, 30, 10);
+        assert_eq!(shared.stalled(), None);
+        tokio::time::advance(Duration::from_secs(1)).await;
+
+        assert_eq!(shared.stalled(), Some(name()));
+        report(&shared, 30, 11);
+        assert_eq!(shared.stalled(), None, "it moved");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_partition_that_was_paused_for_long_has_its_time_when_it_goes_on() {
+        let shared = Shared::new(SourceOptions::default());
+        shared.state().assign(name());
+        let pause = |paused| {
+            if let Some(partition) = shared.state().partition_mut(&name()) {
+                partition.paused = paused;
+            }
+        };
+        report(&shared, 20, 10);
+        pause(true);
+        tokio::time::advance(shared.options.stall_timeout * 2).await;
+        report(&shared, 20, 10);
+
+        pause(false);
+        assert_eq!(shared.stalled(), None);
+        tokio::time::advance(shared.options.stall_timeout * 2).await;
+        assert_eq!(shared.stalled(), Some(name()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_quiet_partition_is_not_late_because_another_is_busy() {
+        let shared = Shared::new(SourceOptions::default());
+        shared.state().assign(name());
+        report(&shared, 10, 10);
+        tokio::time::advance(shared.options.stall_timeout * 2).await;
+
+        // The client counts what it has fetched of all partitions together.
+        let busy = Reported {
+            queued: 3,
+            committed_offset: -1001,
+            ..Reported::of(10, 10)
+        };
+        shared.report(name(), busy);
+
+        assert_eq!(shared.stalled(), None);
+        assert_eq!(
+            shared.lags().iter().map(|lag| lag.records).collect::<Vec<_>>(),
+            [0]
+        );
+        report(&shared, 20, 10);
+        assert_eq!(shared.stalled(), None, "there is more since now");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_partition_that_is_read_to_its_end_or_paused_is_not_stalled() {
+        let shared = Shared::new(SourceOptions::default());
+        shared.state().assign(name());
+        report(&shared, 10, 10);
+        tokio::time::advance(shared.options.stall_timeout * 2).await;
+        assert_eq!(shared.stalled(), None);
+
+        report(&shared, 20, 10);
+        if let Some(partition) = shared.state().partition_mut(&name()) {
+            partition.paused = true;
+        }
+        assert_eq!(shared.stalled(), None);
+    }
+
+    #[tokio::test]
+    async fn a_lag_counts_from_what_was_read_to_the_end_if_nothing_is_held() {
+        let shared = Shared::new(SourceOptions::default());
+        shared.state().assign(name());
+        let lags = || shared.lags().iter().map(|lag| lag.records).collect::<Vec<_>>();
+
+        report(&shared, 20, 10);
+        assert_eq!(lags(), [10]);
+        report(&shared, 10, 10);
+        assert_eq!(
+            lags(),
+            [0],
+            "whatever lies between what is committed and the end, it is no record"
+        );
+    }
+}
