@@ -72,10 +72,11 @@ BEGIN
             WHERE every.number > (SELECT last_value FROM "outbox"."outbox_lease_mark")) AS lease
         WHERE lease.number = ANY (v_leases)) AS lost
     WHERE event.id = ANY (v_ids) AND event.id = lost.id AND event.seq = lost.seq AND event.status = 'pending';
-    -- Leases of one relay need not end together. The last of its lone ones must not look like the only one.
+    -- Leases of one relay need not end together, nor are they all taken back at once. The last of its lone ones must not look
+    -- like the only one.
     UPDATE "outbox"."outbox_lease" AS later SET alone = 0 WHERE later.number IN (
         SELECT other.number FROM "outbox"."outbox_lease" AS other
-        WHERE other.number > (SELECT last_value FROM "outbox"."outbox_lease_mark") AND other.alone > 0 AND other.until > p_now
+        WHERE other.number > (SELECT last_value FROM "outbox"."outbox_lease_mark") AND other.alone > 0 AND other.number <> ALL (v_leases)
             AND other.worker IN (SELECT lost.worker FROM "outbox"."outbox_lease" AS lost WHERE lost.number = ANY (v_leases) AND lost.alone > 0)
         ORDER BY other.number FOR UPDATE SKIP LOCKED);
 

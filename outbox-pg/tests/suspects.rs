@@ -45,3 +45,28 @@ async fn lone_claims_of_one_relay_that_end_one_after_the_other_are_held_against_
     let blamed = claim_one(&world.quiet_source().await).await;
     assert_eq!((blamed.id, blamed.lost_claims), (one.id, 1));
 }
+
+#[tokio::test]
+async fn lone_claims_of_one_relay_that_are_not_taken_back_at_once_are_held_against_nobody() {
+    /// More by one than a claim takes back.
+    const LONE: u32 = 1001;
+    let world = World::new().await;
+    world.publish_range(0..LONE, |_| None).await;
+    world
+        .run("UPDATE outbox.outbox SET class = 'waiting', available_at = clock_timestamp(), alone = 1")
+        .await;
+    assert_eq!(claim(&world.quiet_source().await, LONE).await.len(), 1001);
+    world
+        .run("UPDATE outbox.outbox_lease SET until = clock_timestamp()")
+        .await;
+
+    let next = world.quiet_source().await;
+    claim_one(&next).await;
+    assert_eq!(world.count("alone = 2").await, 1000);
+    // There is nothing for it while it has a suspect; but it takes the last one back.
+    claim(&next, 1).await;
+    let left = "EXISTS (SELECT FROM outbox.outbox_lease WHERE until <= clock_timestamp())";
+    assert_eq!(world.count(left).await, 0);
+
+    assert_eq!(world.count("claim_count > 0").await, 0);
+}
