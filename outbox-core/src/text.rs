@@ -177,6 +177,12 @@ impl PartName {
     /// What a refusal begins with. No part of a dispatcher may have a name of its own that begins so.
     pub const REFUSAL: char = '!';
 
+    /// The most bytes of its reason that a refusal keeps: about what a relay stores of an error, unless that is set otherwise.
+    pub const REASON_MAX: usize = 2_000;
+
+    /// What stands between a refusal and its reason. No name can hold it.
+    const BECAUSE: char = '\n';
+
     /// The note, among the parts done, that this part refused the event while others still wanted another try.
     ///
     /// It keeps the part from running again until the others are through; then the event fails. Refusals are
@@ -188,10 +194,44 @@ impl PartName {
         Self::new(format!("{}{self}", Self::REFUSAL))
     }
 
+    /// A [`refusal`](Self::refusal) that says why, for the dead letter that it leads to. The reason is shortened to
+    /// [`REASON_MAX`](Self::REASON_MAX); control characters in it become spaces.
+    ///
+    /// # Errors
+    /// As [`refusal`](Self::refusal).
+    pub fn refusal_because(&self, reason: &str) -> Result<Self, TextError> {
+        Ok(self.refusal()?.because(reason))
+    }
+
+    fn because(&self, reason: &str) -> Self {
+        let reason = &reason[..reason.floor_char_boundary(Self::REASON_MAX)];
+        let reason = reason.replace(char::is_control, " ");
+        Self(Arc::from(format!("{self}{}{reason}", Self::BECAUSE)))
+    }
+
+    /// Takes a part as a store kept it: a name, or a refusal with or without its reason.
+    ///
+    /// # Errors
+    /// [`TextError`] when the name is none that a part can have.
+    pub fn stored(text: &str) -> Result<Self, TextError> {
+        match text.split_once(Self::BECAUSE) {
+            Some((name, reason)) if name.starts_with(Self::REFUSAL) => Ok(Self::new(name)?.because(reason)),
+            _ => Self::new(text),
+        }
+    }
+
     /// The name of the part that refused, if this is a [`refusal`](Self::refusal).
     #[must_use]
     pub fn refused(&self) -> Option<&str> {
-        self.as_str().strip_prefix(Self::REFUSAL)
+        let note = self.as_str().strip_prefix(Self::REFUSAL)?;
+        Some(note.split_once(Self::BECAUSE).map_or(note, |(name, _)| name))
+    }
+
+    /// Why it refused, if this is a refusal [that says so](Self::refusal_because).
+    #[must_use]
+    pub fn reason(&self) -> Option<&str> {
+        let (_, reason) = self.as_str().split_once(Self::BECAUSE)?;
+        Some(reason)
     }
 }
 
@@ -234,5 +274,25 @@ mod tests {
         assert_eq!(refusal.refused(), Some("billing"));
         assert_eq!(part.refused(), None);
         assert!(PartName::new("x".repeat(200)).unwrap().refusal().is_err());
+    }
+
+    #[test]
+    fn a_refusal_keeps_its_reason_through_a_store() {
+        let part = PartName::new("billing").unwrap();
+
+        let refusal = part.refusal_because("no such\ncustomer:\0!7").unwrap();
+
+        assert_eq!(refusal.refused(), Some("billing"));
+        assert_eq!(refusal.reason(), Some("no such customer: !7"));
+        assert_eq!(PartName::stored(refusal.as_str()), Ok(refusal));
+        let plain = part.refusal().unwrap();
+        assert_eq!((plain.reason(), part.reason()), (None, None));
+        assert_eq!(PartName::stored("!billing"), Ok(plain));
+        assert_eq!(PartName::stored("billing"), Ok(part.clone()));
+        let long = part.refusal_because(&"é".repeat(2_000)).unwrap();
+        assert_eq!(long.reason().map(str::len), Some(PartName::REASON_MAX));
+        for damaged in ["", "billing\nno", "\nno", "!\u{7}\nno"] {
+            assert!(PartName::stored(damaged).is_err(), "{damaged:?}");
+        }
     }
 }

@@ -223,7 +223,7 @@ async fn a_rejection_waits_for_the_others_and_is_forgotten_with_the_failure() {
     let failure = fan_out.dispatch(&first).await.unwrap_err();
     assert_eq!(
         (failure.kind, names(&failure)),
-        (FailureKind::Outage, vec!["here/mail", "!here"])
+        (FailureKind::Outage, vec!["here/mail", "!here\nscripted"])
     );
 
     let failed = fan_out.dispatch(&again(&first, &failure)).await.unwrap_err();
@@ -231,6 +231,8 @@ async fn a_rejection_waits_for_the_others_and_is_forgotten_with_the_failure() {
         (failed.kind, names(&failed)),
         (FailureKind::Reject, vec!["here/mail", "kafka"])
     );
+    let why = "here: refused the event in an earlier try: scripted";
+    assert_eq!(failed.error.to_string(), why);
     assert_eq!(here.asked().len(), 1);
 
     // Redriven: only the one that refused tries again, and only what it had not done.

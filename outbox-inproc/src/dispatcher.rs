@@ -12,7 +12,7 @@ use outbox_core::{
 };
 
 use crate::merge::{Usual, merged};
-use crate::outcome::{PartEnd, combine};
+use crate::outcome::{PartEnd, combine, is_settled};
 use crate::part::{Part, Surroundings, run};
 use crate::{HandlerOptions, Unhandled};
 
@@ -102,14 +102,14 @@ impl Dispatcher for InProcDispatcher {
             if end == PartEnd::Done {
                 return Ok(Delivered::Handled);
             }
-            return combine(&[], [(&part.names, end)]);
+            return combine(&[], [(&part.name, end)]);
         }
 
         let tries = listeners
             .parts
             .iter()
-            .filter(|part| !part.names.settled_in(&delivery.done))
-            .map(|part| async move { (&part.names, run(part, delivery, &self.surroundings).await) });
+            .filter(|part| !is_settled(&part.name, &delivery.done))
+            .map(|part| async move { (&part.name, run(part, delivery, &self.surroundings).await) });
         combine(&delivery.done, join_all(tries).await)
     }
 

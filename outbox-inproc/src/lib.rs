@@ -45,7 +45,7 @@
 //! | --- | --- |
 //! | all succeeded | is completed |
 //! | some ask for another try | is tried again; those that succeeded or refused do not run again |
-//! | the rest refused it ([`Reject`](outbox_core::HandlerError::Reject)) | fails, and the text names who refused |
+//! | the rest refused it ([`Reject`](outbox_core::HandlerError::Reject)) | fails, and the text names who refused, and why |
 //! | all that failed say [`Outage`](outbox_core::HandlerError::Outage) | is tried again, no attempt is charged |
 //!
 //! Panics are caught unless the program is built with `panic = "abort"`. A panic while another one unwinds aborts the

@@ -38,19 +38,19 @@ impl PartFailure {
     }
 }
 
-/// A handler's names as they are stored: of what it has done, and of its refusal.
-#[derive(Debug, Clone)]
-pub(crate) struct PartNames {
-    pub(crate) done: PartName,
-    pub(crate) refusal: PartName,
+/// Whether a handler is through with the event, one way or the other.
+pub(crate) fn is_settled(handler: &PartName, done: &[PartName]) -> bool {
+    done.iter()
+        .any(|part| part == handler || part.refused() == Some(handler.as_str()))
 }
 
-impl PartNames {
-    /// Whether the handler is through with the event, one way or the other.
-    pub(crate) fn settled_in(&self, done: &[PartName]) -> bool {
-        done.iter()
-            .any(|part| *part == self.done || *part == self.refusal)
+/// What a refusal of an earlier try says in the end.
+fn refused_earlier(refusal: &PartName) -> Option<(&str, String)> {
+    let mut text = "refused the event in an earlier try".to_owned();
+    if let Some(reason) = refusal.reason() {
+        text = format!("{text}: {reason}");
     }
+    Some((refusal.refused()?, text))
 }
 
 /// Combines what earlier tries have left with the ends of this try.
@@ -58,31 +58,28 @@ impl PartNames {
 /// Retries go on while any handler wants one; then a refusal, of this try or an earlier one, fails the event.
 pub(crate) fn combine<'a>(
     before: &[PartName],
-    ends: impl IntoIterator<Item = (&'a PartNames, PartEnd)>,
+    ends: impl IntoIterator<Item = (&'a PartName, PartEnd)>,
 ) -> Result<Delivered, Failure> {
     let mut done = before.to_vec();
     let mut open: Option<FailureKind> = None;
     let mut retry_after = None;
-    let mut failures: Vec<(&str, String)> = before
-        .iter()
-        .filter_map(PartName::refused)
-        .map(|refuser| (refuser, "refused the event in an earlier try".to_owned()))
-        .collect();
+    let mut failures: Vec<(&str, String)> = before.iter().filter_map(refused_earlier).collect();
     let mut refused = !failures.is_empty();
 
-    for (names, end) in ends {
+    for (handler, end) in ends {
         let PartEnd::Failed(failure) = end else {
-            done.push(names.done.clone());
+            done.push(handler.clone());
             continue;
         };
         if failure.kind == FailureKind::Reject {
             refused = true;
-            done.push(names.refusal.clone());
+            // Its name was seen to have room for the mark when it was registered.
+            done.extend(handler.refusal_because(&failure.text));
         } else {
             open = Some(heavier(open, failure.kind));
             retry_after = retry_after.max(failure.retry_after);
         }
-        failures.push((names.done.as_str(), failure.text));
+        failures.push((handler.as_str(), failure.text));
     }
 
     match open {
@@ -132,10 +129,8 @@ mod tests {
     use super::*;
     use outbox_core::FailureKind::{NotTried, Outage, Reject, Retry};
 
-    fn part(name: &str) -> PartNames {
-        let done = PartName::new(name).unwrap();
-        let refusal = done.refusal().unwrap();
-        PartNames { done, refusal }
+    fn part(name: &str) -> PartName {
+        PartName::new(name).unwrap()
     }
 
     fn failed(kind: FailureKind, wait: u64) -> PartEnd {
@@ -185,13 +180,13 @@ mod tests {
         let second = combine(&first.done, [(&b, PartEnd::Done)]).unwrap_err();
 
         assert_eq!(first.kind, Retry);
-        assert_eq!(names(&first.done), ["!a", "c"]);
+        assert_eq!(names(&first.done), ["!a\nReject", "c"]);
         assert_eq!(first.error.to_string(), "handler a: Reject; handler b: Retry");
         assert_eq!(second.kind, Reject);
         assert_eq!(names(&second.done), ["c", "b"]);
         assert_eq!(
             second.error.to_string(),
-            "handler a: refused the event in an earlier try"
+            "handler a: refused the event in an earlier try: Reject"
         );
     }
 
@@ -222,9 +217,6 @@ mod tests {
         let text = combine(&[], ends).unwrap_err().error.to_string();
 
         assert!(text.len() <= SUMMARY_LIMIT, "{}", text.len());
-        assert!(
-            parts.iter().all(|part| text.contains(part.done.as_str())),
-            "{text}"
-        );
+        assert!(parts.iter().all(|part| text.contains(part.as_str())), "{text}");
     }
 }

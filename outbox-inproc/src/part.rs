@@ -12,7 +12,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use outbox_core::telemetry::{Metrics, OutcomeLabel};
-use outbox_core::{Context, Delivery, FailureKind, HandlerError, State};
+use outbox_core::{Context, Delivery, FailureKind, HandlerError, PartName, State};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, Span, field};
@@ -20,7 +20,7 @@ use tracing::{Instrument, Span, field};
 use crate::erased::ErasedHandler;
 use crate::guard::{GuardedFuture, catch, error_text};
 use crate::merge::{Attempts, Usual};
-use crate::outcome::{PartEnd, PartFailure, PartNames};
+use crate::outcome::{PartEnd, PartFailure};
 
 /// How long a handler whose token has fired may go on before it is dropped.
 ///
@@ -32,7 +32,7 @@ const ERROR_CHARS_MAX: usize = 500;
 
 /// A registered handler, ready to run.
 pub(crate) struct Part {
-    pub(crate) names: PartNames,
+    pub(crate) name: PartName,
     pub(crate) timeout: Option<Duration>,
     pub(crate) attempts: Attempts,
     pub(crate) handler: Box<dyn ErasedHandler>,
@@ -95,7 +95,7 @@ pub(crate) async fn run(part: &Part, delivery: &Delivery, surroundings: &Surroun
     }
     if let Some(metrics) = surroundings.metrics.get() {
         let event_type = &delivery.envelope.event_type;
-        metrics.handled(event_type, &part.names.done, label(&end), started.elapsed());
+        metrics.handled(event_type, &part.name, label(&end), started.elapsed());
     }
     end
 }
@@ -110,8 +110,8 @@ fn span(part: &Part, delivery: &Delivery) -> Span {
     tracing::info_span!(
         parent: parent,
         "outbox.handle",
-        otel.name = part.names.done.as_str(),
-        handler = part.names.done.as_str(),
+        otel.name = part.name.as_str(),
+        handler = part.name.as_str(),
         event.id = %delivery.envelope.id,
         attempt = delivery.attempt,
         outcome = field::Empty,
@@ -145,7 +145,7 @@ async fn attempt(
     own.deadline = deadline;
     // A token of its own: a handler that fires it, as a drop guard does, calls off nobody else.
     own.cancelled = token.clone();
-    let ctx = Context::new(Arc::new(own), Arc::clone(state)).with_part(part.names.done.clone());
+    let ctx = Context::new(Arc::new(own), Arc::clone(state)).with_part(part.name.clone());
     let mut future = match catch(move || part.handler.start(ctx)) {
         Ok(Ok(future)) => GuardedFuture::new(future),
         Ok(Err(text)) => return Err(PartFailure::new(FailureKind::Reject, text)),

@@ -12,7 +12,6 @@ use crate::discover::Discovered;
 use crate::dispatcher::{InProcDispatcher, Listeners};
 use crate::erased::{ErasedHandler, Typed};
 use crate::merge::Attempts;
-use crate::outcome::PartNames;
 use crate::part::Part;
 use crate::{HandlerOptions, RegistryError, Unhandled};
 
@@ -132,7 +131,7 @@ fn listeners_of(event_type: &str, entries: Vec<Entry>, state: &State) -> Result<
         .into_iter()
         .map(|entry| {
             Ok(Part {
-                names: entry.names().map_err(|reason| RegistryError::HandlerName {
+                name: entry.name().map_err(|reason| RegistryError::HandlerName {
                     event_type: event_type.to_owned(),
                     name: entry.options.name.clone(),
                     handler: entry.to_string(),
@@ -181,14 +180,15 @@ fn handler_type_name<H>(_: &H) -> &'static str {
 }
 
 impl Entry {
-    fn names(&self) -> Result<PartNames, String> {
+    /// The handler's name, with room for the mark of a refusal.
+    fn name(&self) -> Result<PartName, String> {
         let say = |error: TextError| error.to_string();
-        let done = PartName::new(&self.options.name).map_err(say)?;
-        if done.refused().is_some() {
+        let name = PartName::new(&self.options.name).map_err(say)?;
+        if name.refused().is_some() {
             return Err(format!("`{}` at the beginning marks refusals", PartName::REFUSAL));
         }
-        let refusal = done.refusal().map_err(say)?;
-        Ok(PartNames { done, refusal })
+        name.refusal().map_err(say)?;
+        Ok(name)
     }
 
     fn timeout(&self, event_type: &str) -> Result<Option<Duration>, RegistryError> {

@@ -170,7 +170,7 @@ async fn a_refusal_fails_the_event_after_the_others_are_through() {
 
     let failure = fail(&dispatcher, &first).await;
     assert_eq!(failure.kind, FailureKind::Retry);
-    assert_eq!(names(&failure.done), ["!refuses", "succeeds"]);
+    assert_eq!(names(&failure.done), ["!refuses\nno such customer", "succeeds"]);
     assert_eq!(
         failure.error.to_string(),
         "handler refuses: no such customer; handler hesitates: not yet"
@@ -182,7 +182,7 @@ async fn a_refusal_fails_the_event_after_the_others_are_through() {
     assert_eq!(end.kind, FailureKind::Reject);
     assert_eq!(
         end.error.to_string(),
-        "handler refuses: refused the event in an earlier try"
+        "handler refuses: refused the event in an earlier try: no such customer"
     );
     // Redriven, the event goes to the handler that refused and to no other.
     assert_eq!(names(&end.done), ["succeeds", "hesitates"]);
@@ -204,7 +204,7 @@ async fn a_handler_with_fewer_attempts_gives_up_and_leaves_the_others_theirs() {
     let failure = fail(&dispatcher, &order_placed()).await;
 
     assert_eq!(failure.kind, FailureKind::Retry);
-    assert_eq!(names(&failure.done), ["!once"]);
+    assert_eq!(names(&failure.done), ["!once\ngave up after 1 attempts: no"]);
     assert_eq!(
         failure.error.to_string(),
         "handler once: gave up after 1 attempts: no; handler usual: no"
@@ -235,7 +235,7 @@ async fn a_handler_has_its_attempts_also_where_the_relay_gives_fewer() {
 
     assert_eq!(policy.retry, Some(five));
     assert_eq!(failure.kind, FailureKind::Retry);
-    assert_eq!(names(&failure.done), ["!usual"]);
+    assert_eq!(names(&failure.done), ["!usual\ngave up after 2 attempts: no"]);
 }
 
 #[tokio::test]

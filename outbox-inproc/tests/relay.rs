@@ -169,7 +169,7 @@ async fn a_redriven_event_goes_to_the_handler_that_refused_it() {
 
     assert_eq!(
         error,
-        "handler refuses: refused the event in an earlier try; handler fails: not yet"
+        "handler refuses: refused the event in an earlier try: no such customer; handler fails: not yet"
     );
 }
 

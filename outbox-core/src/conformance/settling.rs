@@ -5,7 +5,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use super::Harness;
-use super::cases::{Case, LONG, failed, part, released, request, retry, settlement};
+use super::cases::{Case, LONG, failed, name, part, released, request, retry, settlement};
 use crate::{ClaimToken, KeyPolicy, Outcome};
 
 /// Clause 4.
@@ -71,10 +71,12 @@ pub async fn a_retried_event_comes_again_with_the_next_attempt(harness: &dyn Har
     case.publish("Plain").await;
     let wait = harness.short_lease();
     let first = case.claim_one(LONG).await;
+    let because = "no such \"customer\", it's said: {7}";
+    let refusal = name("ledger", |text| part(&text).refusal_because(because));
     let outcome = Outcome::Retry {
         after: wait,
         error: "a text with a quote ' and a line\nbreak".to_owned(),
-        done: vec![part("mail"), part("billing")],
+        done: vec![part("mail"), refusal.clone(), part("billing")],
     };
 
     case.must_settle(&first, outcome).await;
@@ -86,7 +88,7 @@ pub async fn a_retried_event_comes_again_with_the_next_attempt(harness: &dyn Har
     assert_eq!(second.lost_claims, 0);
     let mut done = second.done.clone();
     done.sort();
-    assert_eq!(done, [part("billing"), part("mail")]);
+    assert_eq!(done, [refusal, part("billing"), part("mail")]);
     assert_ne!(second.token, first.token, "a token is never given out twice");
 }
 

@@ -92,11 +92,7 @@ fn combine(before: &[PartName], tried: Vec<Tried>) -> Result<Delivered, Failure>
     let mut done = before.to_vec();
     let mut open: Option<FailureKind> = None;
     let (mut handled, mut retry_after) = (!before.is_empty(), None);
-    let mut texts: Vec<String> = before
-        .iter()
-        .filter_map(PartName::refused)
-        .map(|refuser| format!("{refuser}: refused the event in an earlier try"))
-        .collect();
+    let mut texts: Vec<String> = before.iter().filter_map(refused_earlier).collect();
     for Tried { target, result } in tried {
         let failure = match result {
             Ok(delivered) => {
@@ -115,13 +111,14 @@ fn combine(before: &[PartName], tried: Vec<Tried>) -> Result<Delivered, Failure>
                 .filter(|part| !before.contains(part))
                 .filter_map(|part| parts::kept(&target, part)),
         );
+        let text = failure.error.to_string();
         if failure.kind == FailureKind::Reject {
-            done.extend(target.refusal());
+            done.extend(target.refusal_because(&text));
         } else {
             open = Some(heavier(open, failure.kind));
             retry_after = retry_after.max(failure.retry_after);
         }
-        texts.push(format!("{target}: {}", failure.error));
+        texts.push(format!("{target}: {text}"));
     }
     let refused = done.iter().any(|part| part.refused().is_some());
     match open {
@@ -136,6 +133,13 @@ fn combine(before: &[PartName], tried: Vec<Tried>) -> Result<Delivered, Failure>
         None if handled => Ok(Delivered::Handled),
         None => Ok(Delivered::Unhandled),
     }
+}
+
+/// What a refusal of an earlier try says in the end.
+fn refused_earlier(refusal: &PartName) -> Option<String> {
+    let text = format!("{}: refused the event in an earlier try", refusal.refused()?);
+    let reason = refusal.reason();
+    Some(reason.map_or(text.clone(), |reason| format!("{text}: {reason}")))
 }
 
 /// Which of two reasons for another try counts: an attempt is charged as soon as one target wants it charged.

@@ -6,28 +6,28 @@
 //! | `!kafka` | the target has refused the event |
 //! | `here/mail` | of the target `here`, the part `mail` is done |
 //! | `!here/mail` | of the target `here`, the part `mail` has refused the event |
+//! | a refusal with a reason | the same, and why |
 //! | anything else | from before there was a fan-out: every target is told |
 
 use crate::PartName;
 
 const SEPARATOR: char = '/';
 
-/// A target's name, split off a stored one: whether it is a refusal, and what comes behind the target.
-fn of_target<'a>(stored: &'a PartName, target: &str) -> Option<(bool, &'a str)> {
-    let (refusal, text) = match stored.refused() {
-        Some(text) => (true, text),
-        None => (false, stored.as_str()),
-    };
-    Some((refusal, text.strip_prefix(target)?.strip_prefix(SEPARATOR)?))
+/// What comes behind the target in a stored name.
+fn of_target<'a>(stored: &'a PartName, target: &str) -> Option<&'a str> {
+    let text = stored.refused().unwrap_or(stored.as_str());
+    text.strip_prefix(target)?.strip_prefix(SEPARATOR)
 }
 
-fn stored(refusal: bool, text: &str) -> Option<PartName> {
-    let mark = if refusal {
-        PartName::REFUSAL.to_string()
-    } else {
-        String::new()
+/// A part under another name. A refusal stays one, with its reason.
+fn renamed(part: &PartName, name: &str) -> Option<PartName> {
+    let name = PartName::new(name).ok()?;
+    let named = match (part.refused(), part.reason()) {
+        (None, _) => Ok(name),
+        (Some(_), None) => name.refusal(),
+        (Some(_), Some(reason)) => name.refusal_because(reason),
     };
-    PartName::new(format!("{mark}{text}")).ok()
+    named.ok()
 }
 
 /// Whether a target is through with the event, one way or the other.
@@ -45,19 +45,17 @@ pub(super) fn told(target: &PartName, targets: &[&PartName], before: &[PartName]
             whole || of_target(part, target.as_str()).is_some()
         })
     };
-    let own = before.iter().filter_map(|part| of_target(part, target.as_str()));
-    let own = own.filter_map(|(refusal, text)| stored(refusal, text));
+    let own = before
+        .iter()
+        .filter_map(|part| renamed(part, of_target(part, target.as_str())?));
     own.chain(before.iter().filter(|part| !is_ours(part)).cloned())
         .collect()
 }
 
 /// A target's part as it is stored. `None` if the names together are too long: then the part runs again.
 pub(super) fn kept(target: &PartName, part: &PartName) -> Option<PartName> {
-    let (refusal, text) = match part.refused() {
-        Some(text) => (true, text),
-        None => (false, part.as_str()),
-    };
-    stored(refusal, &format!("{target}{SEPARATOR}{text}"))
+    let text = part.refused().unwrap_or(part.as_str());
+    renamed(part, &format!("{target}{SEPARATOR}{text}"))
 }
 
 /// The parts of a target as they were stored before.
@@ -99,5 +97,9 @@ mod tests {
             Some(names(&["!here/mail"])[0].clone())
         );
         assert_eq!(kept(here, &PartName::new("x".repeat(200)).unwrap()), None);
+        let because = names(&["mail"])[0].refusal_because("no address").unwrap();
+        let stored = kept(here, &because).unwrap();
+        assert_eq!(stored.as_str(), "!here/mail\nno address");
+        assert_eq!(told(here, &[here], &[stored]), [because]);
     }
 }

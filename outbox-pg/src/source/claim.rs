@@ -146,7 +146,7 @@ fn done(row: &PgRow) -> Result<Vec<PartName>, Undecodable> {
     let names = done.unwrap_or_default().into_iter();
     names
         .map(|name| name.ok_or_else(|| wrong(None, "done_parts holds a NULL")))
-        .filter_map(|name| name.map(|name| PartName::new(name).ok()).transpose())
+        .filter_map(|name| name.map(|name| PartName::stored(&name).ok()).transpose())
         .collect()
 }
 
