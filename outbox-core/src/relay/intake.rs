@@ -116,7 +116,7 @@ impl Engine {
     }
 
     /// Registers one event; those that no delivery can help are settled here.
-    fn take_one(&mut self, claimed: Claimed, lease: Arc<Lease>, now: Instant) -> Option<Item> {
+    pub(super) fn take_one(&mut self, claimed: Claimed, lease: Arc<Lease>, now: Instant) -> Option<Item> {
         let hopeless = match &claimed.envelope {
             Err(why) => Some((why.to_string(), why.event_type.clone())),
             Ok(envelope) if claimed.lost_claims >= self.settings.max_lost.get() => {

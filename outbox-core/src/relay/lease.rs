@@ -5,11 +5,14 @@
 //! instant *before* the request, less a margin, by its monotonic clock. Past that it starts nothing under the claim
 //! and calls off what runs. What has finished is still offered to the source, whose fence decides.
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::work::HeldId;
 use crate::ClaimToken;
 
 /// Part of the lease that is left unused, for the time that a clock or a thread may lose.
@@ -28,6 +31,9 @@ pub(super) struct Lease {
     lost: AtomicBool,
     /// Events not settled yet. Changed by the relay's loop alone.
     unsettled: AtomicUsize,
+    /// Events of it that go back instead of being begun, if there are any.
+    going_back: Mutex<HashSet<HeldId>>,
+    any_goes_back: AtomicBool,
 }
 
 impl Lease {
@@ -38,6 +44,8 @@ impl Lease {
             trusted_ms: AtomicU64::new(0),
             lost: AtomicBool::new(false),
             unsettled: AtomicUsize::new(0),
+            going_back: Mutex::default(),
+            any_goes_back: AtomicBool::new(false),
         };
         this.extend(asked, lease);
         this
@@ -67,6 +75,19 @@ impl Lease {
 
     pub(super) fn lose(&self) {
         self.lost.store(true, Ordering::Release);
+    }
+
+    /// Lets an event go back, unless its worker has found already that it may begin: what the worker reads then decides.
+    pub(super) fn send_back(&self, event: HeldId) {
+        let going_back = self.going_back.lock();
+        going_back.unwrap_or_else(PoisonError::into_inner).insert(event);
+        self.any_goes_back.store(true, Ordering::Release);
+    }
+
+    pub(super) fn goes_back(&self, event: HeldId) -> bool {
+        let any = self.any_goes_back.load(Ordering::Acquire);
+        let going_back = || self.going_back.lock().unwrap_or_else(PoisonError::into_inner);
+        any && going_back().contains(&event)
     }
 
     pub(super) fn add_unsettled(&self) {

@@ -53,7 +53,9 @@ impl Engine {
         }
     }
 
-    /// Calls off what is paused and has not begun. The worker that comes to it hands it back, and what follows in its run.
+    /// Lets go back what is paused and has not begun. The worker that comes to it hands it back, and what follows in its run.
+    ///
+    /// It is not called off: a worker may be beginning it at this moment, and what has begun is finished.
     pub(super) fn paused(&mut self, answer: Result<Vec<(ClaimToken, Position)>, SourceError>) {
         let paused: HashSet<_> = match answer {
             Ok(paused) if paused.is_empty() => return,
@@ -64,8 +66,62 @@ impl Engine {
         let begun = self.pool.begun();
         for (_, held) in &self.held {
             if paused.contains(&(held.lease.token, held.position)) && !begun.contains(&held.id) {
-                held.cancelled.cancel();
+                held.lease.send_back(held.id);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use async_trait::async_trait;
+
+    use super::*;
+    use crate::memory::MemorySource;
+    use crate::relay::lease::Lease;
+    use crate::relay::worker::may_start;
+    use crate::{
+        Claimed, Delivered, Delivery, Dispatcher, Envelope, EventId, EventType, Failure, Payload, Relay,
+    };
+
+    struct Nothing;
+
+    #[async_trait]
+    impl Dispatcher for Nothing {
+        async fn dispatch(&self, _: &Delivery) -> Result<Delivered, Failure> {
+            Ok(Delivered::Handled)
+        }
+    }
+
+    fn engine() -> Engine {
+        let relay = Relay::builder(Arc::new(MemorySource::new()), Arc::new(Nothing)).build();
+        Engine::new(relay.unwrap().0)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_paused_while_it_begins_begins_or_goes_back_and_is_never_called_off() {
+        let (mut engine, now) = (engine(), Instant::now());
+        let token = ClaimToken::from_parts(1, 2);
+        let lease = Arc::new(Lease::new(token, now, Duration::from_secs(30)));
+        let [begins, other] = [1, 2].map(|position| {
+            let event_type = EventType::new("OrderPlaced").unwrap();
+            let payload = Payload::from_json("1");
+            let envelope = Envelope::new(EventId::new(), event_type, payload, jiff::Timestamp::now());
+            let claimed = Claimed::new(token, Position(position), envelope);
+            engine.take_one(claimed, Arc::clone(&lease), now).unwrap()
+        });
+        // Its worker has found that it may, and has not noted yet that it does.
+        assert!(may_start(&begins, now));
+
+        engine.paused(Ok(vec![(token, Position(1))]));
+
+        assert!(!begins.delivery.cancelled.is_cancelled(), "it has begun");
+        assert!(
+            !may_start(&begins, now),
+            "nor would it begin if its worker came only now"
+        );
+        assert!(may_start(&other, now));
     }
 }

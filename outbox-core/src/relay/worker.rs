@@ -307,12 +307,13 @@ fn own_token(delivery: &Delivery) -> Delivery {
     }
 }
 
-fn may_start(item: &Item, now: Instant) -> bool {
+/// Whether a delivery may begin. Asked once before each try: the event then begins or goes back, whatever is said meanwhile.
+pub(super) fn may_start(item: &Item, now: Instant) -> bool {
     let meant_to = !item.delivery.cancelled.is_cancelled() && !item.rules.open.load(Ordering::Relaxed);
-    meant_to && item.lease.is_trusted(now)
+    meant_to && item.lease.is_trusted(now) && !item.lease.goes_back(item.held)
 }
 
-/// The part of a run that may start now. What is called off further on, because its type was paused, goes back in its turn.
+/// The part of a run that may start now. What goes back further on, because its type was paused, does so in its turn.
 fn ready(run: &mut [Item]) -> &mut [Item] {
     let now = Instant::now();
     let ready = run.iter().take_while(|item| may_start(item, now)).count();
