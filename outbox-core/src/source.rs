@@ -248,7 +248,8 @@ pub trait Source: Send + Sync + 'static {
     /// A dropped claim may have taken events; they come back when the lease ends.
     async fn claim(&self, request: ClaimRequest) -> Result<Vec<Claimed>, SourceError>;
 
-    /// Ends claimed events, each by token, position and outcome.
+    /// Ends claimed events, each by token, position and outcome. A relay makes up to two calls at a time, never two about one
+    /// claim.
     ///
     /// # Errors
     /// [`SourceError`] when it is not known whether the outcomes were recorded. Settling the same again is safe:

@@ -17,6 +17,7 @@ use super::builder::Parts;
 use super::causes::Causes;
 use super::health::Health;
 use super::job::{Job, Jobs, answer};
+use super::lanes::{LaneNumber, Lanes};
 use super::lease::Lease;
 use super::leases::Leases;
 use super::pace::Pace;
@@ -26,7 +27,6 @@ use super::reminders::Reminders;
 use super::report::Report;
 use super::results::{chain, say_poll_failed};
 use super::run::Run;
-use super::settling::Settling;
 use super::spans::Spans;
 use super::types::{Rules, Types};
 use super::work::{Ended, Finished, HeldId};
@@ -59,7 +59,7 @@ pub(super) enum Occurrence {
     Stop,
     Finished,
     Claimed(Result<Vec<Claimed>, SourceError>),
-    Settled(Result<Settled, SourceError>),
+    Settled(LaneNumber, Result<Settled, SourceError>),
     Extended(Result<Vec<ClaimToken>, SourceError>),
     Paused(Result<Vec<(ClaimToken, Position)>, SourceError>),
     /// Events may be due, or nothing was heard for a poll timeout.
@@ -92,7 +92,7 @@ pub(super) struct Engine {
     generation: u32,
     pub(super) types: Types,
     pub(super) leases: Leases,
-    pub(super) settling: Settling,
+    pub(super) settling: Lanes,
     pub(super) pausing: Pausing,
     pub(super) pace: Pace,
     /// A claim may find something: nothing has said yet that the source is drained.
@@ -140,7 +140,7 @@ impl Engine {
             generation: 0,
             types: Types::default(),
             leases: Leases::new(settings.lease),
-            settling: Settling::new(settings.batch_size.get() as usize),
+            settling: Lanes::new(settings.batch_size.get() as usize),
             pausing: Pausing::new(settings.poll_timeout, now),
             pace: Pace::new(settings.concurrency, settings.batch_size, now),
             more: true,
@@ -294,7 +294,7 @@ impl Engine {
             biased;
             () = stop => Occurrence::Stop,
             answer = answer(&mut self.leases.beat, "extend") => Occurrence::Extended(answer),
-            answer = answer(&mut self.settling.call, "settle") => Occurrence::Settled(answer),
+            (lane, answer) = self.settling.answer() => Occurrence::Settled(lane, answer),
             answer = answer(&mut self.claim, "claim") => Occurrence::Claimed(answer),
             answer = answer(&mut self.pausing.call, "paused") => Occurrence::Paused(answer),
             () = self.pool.results.notified() => Occurrence::Finished,

@@ -2,7 +2,7 @@
 //!
 //! # Overview
 //! One task owns all state and never waits for a single thing ([`run_loop`], `engine`). Claims, settlements and
-//! heartbeats are tasks of their own (`job`), one of each kind at a time. Deliveries are done by workers that share a
+//! heartbeats are tasks of their own (`job`), one of each kind at a time, of settlements two (`lanes`). Deliveries are done by workers that share a
 //! queue (`pool`, `worker`). Decisions are plain functions: how much to claim (`pace`), what to record (`outcome`), how
 //! long to believe in a claim (`lease`).
 //!
@@ -36,6 +36,7 @@ mod handle;
 mod health;
 mod intake;
 mod job;
+mod lanes;
 mod lease;
 mod leases;
 mod outcome;
@@ -191,7 +192,7 @@ impl Engine {
         let now = Instant::now();
         match occurrence {
             Occurrence::Claimed(answer) => self.claimed(answer, now),
-            Occurrence::Settled(answer) => self.settled(answer, now),
+            Occurrence::Settled(lane, answer) => self.settled(lane, answer, now),
             Occurrence::Extended(answer) => self.extended(answer, now),
             Occurrence::Paused(answer) => self.paused(answer),
             Occurrence::Hint => self.poll_again(),

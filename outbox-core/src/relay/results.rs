@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::engine::{Engine, Held, SWEEP};
+use super::lanes::LaneNumber;
 use super::outcome::{Tried, TryResult, settle_outcome};
 use super::settling::Unrecorded;
 use super::slots::GivenUp;
@@ -81,11 +82,13 @@ impl Engine {
     }
 
     /// Takes in the source's answer to settlements.
-    pub(super) fn settled(&mut self, answer: Result<Settled, SourceError>, now: Instant) {
-        let answer = match self.settling.answered(answer, now) {
+    pub(super) fn settled(&mut self, lane: LaneNumber, answer: Result<Settled, SourceError>, now: Instant) {
+        let answer = self.settling.answered(lane, answer, now);
+        let failures = self.settling.failures();
+        self.health.set_settle_errors(failures);
+        let answer = match answer {
             Ok(answer) => answer,
-            Err((error, failures)) => {
-                self.health.set_settle_errors(failures);
+            Err(error) => {
                 let text = chain(&error);
                 if self.settle_causes.is_news(error.kind(), &text) {
                     tracing::warn!(
@@ -98,8 +101,9 @@ impl Engine {
                 return;
             }
         };
-        self.health.set_settle_errors(0);
-        self.settle_causes.forget();
+        if failures == 0 {
+            self.settle_causes.forget();
+        }
         if let Some((event, error)) = &answer.refused {
             tracing::error!(event.id = %event, error = chain(error), "{}", log_line::SETTLE_REFUSED);
         }

@@ -1,4 +1,5 @@
-//! Outcomes on their way to the source: gathered for a moment, sent together, kept until they are recorded.
+//! Outcomes on their way to the source: gathered for a moment, sent together, kept until they are recorded. One call at a
+//! time; see `lanes.rs` for how two can be under way.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -50,8 +51,9 @@ pub(super) struct Recorded {
     pub(super) refused: Option<(EventId, SourceError)>,
 }
 
+/// A queue of outcomes with one call at a time.
 #[derive(Debug)]
-pub(super) struct Settling {
+pub(super) struct Lane {
     /// The most outcomes of a call.
     batch: usize,
     /// The most of the next call: fewer while it is sought which one the source refuses.
@@ -65,7 +67,7 @@ pub(super) struct Settling {
     backoff: Backoff,
 }
 
-impl Settling {
+impl Lane {
     pub(super) fn new(batch: usize) -> Self {
         Self {
             batch: batch.saturating_mul(2),
@@ -95,8 +97,9 @@ impl Settling {
         self.waiting.len() + self.sent.len()
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.len() == 0
+    /// Calls in a row that the source did not answer.
+    pub(super) fn failures(&self) -> u32 {
+        self.backoff.failures()
     }
 
     /// When to look again.
@@ -133,16 +136,17 @@ impl Settling {
         self.backoff = Backoff::default();
     }
 
-    /// Takes in the source's answer. After an error everything is kept, and `Err` holds the number of errors in a row.
+    /// Takes in the source's answer. After an error everything is kept.
     pub(super) fn answered(
         &mut self,
         answer: Result<Settled, SourceError>,
         now: Instant,
-    ) -> Result<Recorded, (SourceError, u32)> {
+    ) -> Result<Recorded, SourceError> {
         let mut sent = std::mem::take(&mut self.sent);
         let settled = match answer {
             Ok(settled) => settled,
             Err(error) if error.kind() == SourceErrorKind::Refused => {
+                self.backoff.succeed();
                 return Ok(self.refused(sent, error, now));
             }
             Err(error) => {
@@ -152,7 +156,7 @@ impl Settling {
                 self.put_back(sent);
                 self.flush_at = Some(now);
                 self.retry_at = Some(now + self.backoff.fail());
-                return Err((error, self.backoff.failures()));
+                return Err(error);
             }
         };
         self.retry_at = None;

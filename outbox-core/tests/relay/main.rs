@@ -11,6 +11,7 @@ mod pausing;
 mod refusing;
 mod runs;
 mod saying;
+mod settling;
 mod simulation;
 mod stopping;
 mod unread;
