@@ -468,13 +468,18 @@ CREATE FUNCTION "outbox"."outbox_move_lease_mark"() RETURNS void LANGUAGE plpgsq
     SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     v_mark bigint;
+    v_next bigint;
     v_first bigint;
 BEGIN
-    SELECT last_value INTO v_mark FROM "outbox"."outbox_lease_mark";
-    SELECT number INTO v_first FROM "outbox"."outbox_lease" WHERE number > v_mark ORDER BY number LIMIT 1;
-    IF v_first IS NULL THEN
-        SELECT last_value + is_called::integer INTO v_first FROM "outbox"."outbox_lease_number";
+    SELECT mark.last_value, given.last_value + given.is_called::integer INTO v_mark, v_next
+        FROM "outbox"."outbox_lease_mark" AS mark, "outbox"."outbox_lease_number" AS given;
+    -- Where the numbers have begun anew, after TRUNCATE ... RESTART IDENTITY say, new leases would be below it, and not be seen.
+    IF v_mark >= v_next THEN
+        PERFORM setval('"outbox"."outbox_lease_mark"', 0);
+        v_mark := 0;
     END IF;
+    SELECT number INTO v_first FROM "outbox"."outbox_lease" WHERE number > v_mark ORDER BY number LIMIT 1;
+    v_first := coalesce(v_first, v_next);
     IF v_first - 1 >= v_mark + 32 THEN
         PERFORM setval('"outbox"."outbox_lease_mark"', v_first - 1);
     END IF;

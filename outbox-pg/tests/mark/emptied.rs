@@ -111,3 +111,33 @@ async fn a_candidate_from_before_a_truncate_is_of_no_use() {
     assert!(move_to(&world, place.unwrap(), &writers).await);
     assert_eq!(mark(&world).await, 0);
 }
+
+#[tokio::test]
+async fn leases_whose_numbers_began_anew_keep_their_events_from_others() {
+    let world = World::new().await;
+    let source = world.quiet_source().await;
+    // Enough leases for their mark to move.
+    for n in 1..=80 {
+        world.publish(event(&n.to_string())).await;
+        let claimed = claim(&source, 1).await;
+        let outcomes = claimed
+            .iter()
+            .map(|event| outcome(event, Outcome::Completed))
+            .collect();
+        source.settle(outcomes).await.unwrap();
+    }
+
+    empty(
+        &world,
+        "TRUNCATE outbox.outbox, outbox.outbox_lease RESTART IDENTITY",
+    )
+    .await;
+    for n in 1..=2 {
+        world.publish(event(&n.to_string())).await;
+    }
+
+    let (first, second) = (claim(&source, 1).await, claim(&source, 1).await);
+    assert_eq!((first.len(), second.len()), (1, 1));
+    assert_ne!(first[0].id, second[0].id);
+    assert_eq!(claim(&source, 1).await.len(), 0, "each was claimed already");
+}
