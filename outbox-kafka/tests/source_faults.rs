@@ -14,6 +14,7 @@ use rdkafka::message::{Headers as _, Message, OwnedHeaders};
 use support::cluster::{create_topic, records, unique};
 use support::event::{Counted, envelope, id};
 use support::group::{Group, claim_in_all, completed, handling};
+use support::raw::publish_with_header;
 use support::until;
 
 fn handled(source: &Arc<KafkaSource>) -> RelayHandle {
@@ -83,6 +84,26 @@ async fn thousands_of_short_headers_and_one_long_one_are_delivered_and_read() {
         .collect();
     assert_eq!(read, published);
     source.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_header_whose_name_is_no_text_makes_a_dead_letter_and_no_more() {
+    let group = Group::shared(1).await;
+    publish_good(&group, 1).await;
+    publish_with_header(&group.bootstrap, group.topic.as_str(), b"\xff\xfe").await;
+    publish_good(&group, 3).await;
+    let source = group.source();
+    let relay = handled(&source);
+
+    until(|| source.totals().completed == 4 && source.totals().dead_letters == 1).await;
+    relay.shutdown().await.unwrap();
+    source.close().await;
+
+    assert_eq!(group.committed(1).await, [5]);
+    let letters = records(&group.bootstrap, group.dead_letters.as_str(), |message| {
+        message.headers().unwrap().count()
+    });
+    assert_eq!(letters.await[0], [6], "its own header, and those about its death");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

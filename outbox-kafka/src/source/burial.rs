@@ -10,12 +10,13 @@ use outbox_core::ConfigError;
 use rdkafka::ClientContext;
 use rdkafka::config::{FromClientConfigAndContext, RDKafkaLogLevel};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
-use rdkafka::message::{DeliveryResult, Header, Headers, Message, OwnedHeaders};
+use rdkafka::message::{DeliveryResult, Header, Message, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, Producer, ProducerContext, ThreadedProducer};
 use tokio::time::Instant;
 
 use super::letters::{Delivery, Form, Grave, Letter};
 use super::options::DeadLetters;
+use super::reading::headers_of;
 use super::shared::Shared;
 use crate::client_log::ClientLog;
 use crate::settings::KafkaSettings;
@@ -212,13 +213,18 @@ fn is_too_large(error: &KafkaError) -> bool {
 /// The record's own headers, and ours about where and why it died; those of an earlier death are replaced.
 fn headers(letter: &Letter) -> OwnedHeaders {
     const OURS: &str = "outbox-dead-";
-    let (mut headers, record, form) = (OwnedHeaders::new(), &letter.record, letter.form);
-    let kept = record.headers().filter(|_| form != Form::Coordinates);
-    for header in kept.into_iter().flat_map(Headers::iter) {
-        if !header.key.starts_with(OURS) {
-            headers = headers.insert(header);
-        }
-    }
+    let (record, form) = (&letter.record, letter.form);
+    let mut headers = match headers_of(record) {
+        _ if form == Form::Coordinates => OwnedHeaders::new(),
+        Some(kept) => kept
+            .into_iter()
+            .filter(|(name, _)| !name.starts_with(OURS))
+            .fold(OwnedHeaders::new(), |headers, (key, value)| {
+                headers.insert(Header { key, value })
+            }),
+        // They cannot be read one by one.
+        None => record.headers().cloned().unwrap_or_default(),
+    };
     let mut coordinates = vec![
         ("topic", record.topic().to_owned()),
         ("partition", record.partition().to_string()),

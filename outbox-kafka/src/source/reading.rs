@@ -1,5 +1,7 @@
 //! From a record that was polled to what is known of it.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use outbox_core::{EventId, Undecodable};
 use rdkafka::message::{Headers, Message, OwnedMessage};
 use uuid::Uuid;
@@ -27,15 +29,34 @@ pub(super) fn facts(record: &OwnedMessage, options: &SourceOptions) -> Facts {
     }
 }
 
+/// A header's name and value.
+type RawHeader<'a> = (&'a str, Option<&'a [u8]>);
+
+/// The headers of a record; `None` if the name of one is no UTF-8.
+pub(super) fn headers_of(record: &OwnedMessage) -> Option<Vec<RawHeader<'_>>> {
+    let headers = record.headers().into_iter().flat_map(Headers::iter);
+    let read = || headers.map(|header| (header.key, header.value)).collect();
+    // The client panics at such a name, and has no other way to read it. Anybody may write one, and it must not end the
+    // polling thread, now and again after each restart.
+    catch_unwind(AssertUnwindSafe(read)).ok()
+}
+
 /// What a record keeps in memory, near enough that a limit in bytes is one of memory.
 fn bytes_of(record: &OwnedMessage) -> u64 {
     // What the client keeps for each header besides its name and value: there may be many that are empty.
     const PER_HEADER: usize = 64;
-    let headers = record.headers().into_iter().flat_map(Headers::iter);
-    let headers: usize = headers
-        .map(|header| PER_HEADER + header.key.len() + header.value.map_or(0, <[u8]>::len))
-        .sum();
+    // What a header that cannot be read is taken for.
+    const UNREAD: usize = 1024;
     let field = |field: Option<&[u8]>| field.map_or(0, <[u8]>::len);
+    let headers = match headers_of(record) {
+        Some(headers) => {
+            let sizes = headers
+                .iter()
+                .map(|(name, value)| PER_HEADER + name.len() + field(*value));
+            sizes.sum()
+        }
+        None => UNREAD * record.headers().map_or(0, Headers::count),
+    };
     (field(record.key()) + field(record.payload()) + headers) as u64
 }
 
@@ -43,9 +64,12 @@ pub(super) fn decode(
     record: &OwnedMessage,
     options: &SourceOptions,
 ) -> Result<outbox_core::Envelope, Undecodable> {
-    let headers: Vec<_> = record.headers().map_or_else(Vec::new, |headers| {
-        headers.iter().map(|header| (header.key, header.value)).collect()
-    });
+    let Some(headers) = headers_of(record) else {
+        return Err(Undecodable {
+            reason: "the name of a header is no UTF-8".to_owned(),
+            event_type: None,
+        });
+    };
     let incoming =
         IncomingRecord::new(record.payload(), &headers).with_timestamp_ms(record.timestamp().to_millis());
     options.reader.envelope(&incoming)
@@ -53,11 +77,11 @@ pub(super) fn decode(
 
 /// The id of a record that cannot be decoded otherwise.
 fn id_of_header(record: &OwnedMessage) -> Option<EventId> {
-    let mut headers = record.headers()?.iter();
-    let id = headers
-        .find(|header| header.key == "outbox-id" || header.key == "ce_id")?
-        .value?;
-    std::str::from_utf8(id).ok()?.parse().ok()
+    let headers = headers_of(record)?;
+    let (_, id) = headers
+        .iter()
+        .find(|(name, _)| *name == "outbox-id" || *name == "ce_id")?;
+    std::str::from_utf8((*id)?).ok()?.parse().ok()
 }
 
 /// An id for a record that tells none: the same for the same place, whoever reads it.
