@@ -11,6 +11,8 @@
 mod container;
 mod script;
 
+use std::path::PathBuf;
+
 use container::Container;
 use script::Script;
 
@@ -145,6 +147,16 @@ impl DevKafka {
     #[must_use]
     pub fn bootstrap(&self) -> &str {
         &self.bootstrap
+    }
+
+    /// Where a broker by the script keeps its topics, with a folder for each partition: to damage them by hand while it
+    /// is down. `None` for a broker of another way.
+    #[must_use]
+    pub fn data_dir(&self) -> Option<PathBuf> {
+        match &self.backing {
+            Backing::Script(script) => Some(script.data_dir()),
+            Backing::Address | Backing::Container(_) => None,
+        }
     }
 
     /// Takes the broker down.

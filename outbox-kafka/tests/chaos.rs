@@ -1,5 +1,5 @@
-//! Many random faults at random places, on the model broker. Runs `OUTBOX_KAFKA_SEEDS` seeds, 4 by default, from
-//! `OUTBOX_KAFKA_SEED` on, by default the first.
+//! Many random faults at random places, on the model broker. Runs `OUTBOX_KAFKA_SEEDS` seeds, 8 by default, from
+//! `OUTBOX_KAFKA_SEED` on, by default the first: as many as are through before the obvious dispatcher is beside them.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has to panic")]
 
@@ -83,7 +83,7 @@ fn setting(name: &str, otherwise: u64) -> u64 {
 async fn random_faults_never_invert_a_key_nor_lose_an_event() {
     let first = setting("OUTBOX_KAFKA_SEED", 0);
     let (mut duplicates, mut took) = (0, Duration::ZERO);
-    for seed in first..first + setting("OUTBOX_KAFKA_SEEDS", 4) {
+    for seed in first..first + setting("OUTBOX_KAFKA_SEEDS", 8) {
         let run = chaos(seed, true).await;
         println!("seed {seed}: {run:?}");
         // A record may be refused twice by chance, once with others and once alone, and is then dead by right.

@@ -29,6 +29,10 @@ impl Script {
         })
     }
 
+    pub(super) fn data_dir(&self) -> PathBuf {
+        self.dir.join("data")
+    }
+
     /// Runs a command of the script and returns what it prints.
     pub(super) async fn run(&self, command: &'static str) -> Result<String, DevError> {
         let mut process = self.process(command);

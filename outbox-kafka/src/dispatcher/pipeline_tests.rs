@@ -1,6 +1,6 @@
 use std::collections::HashMap;
 
-use proptest::prelude::{any, prop, proptest};
+use proptest::prelude::{ProptestConfig, any, prop, proptest};
 
 use super::*;
 
@@ -157,6 +157,8 @@ fn happening() -> impl proptest::strategy::Strategy<Value = Happening> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
     /// What one instance gets of a job is one piece, beginning at the first record that was not acknowledged when the
     /// instance took over: that is what the order rests on.
     #[test]
