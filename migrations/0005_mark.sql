@@ -41,13 +41,15 @@ $$;
 
 -- Numbers that begin anew, by hand or by TRUNCATE ... RESTART IDENTITY, are below the mark: it goes back to where all is seen,
 -- which is only slower. Leases of what is gone would hide what gets its numbers. One that is being settled cannot be waited
--- for, since it waits for this, and ends by itself.
+-- for, since it waits for this, and ends by itself. Keys would wait for ever for failed events that are gone; what an operator
+-- paused stays so.
 CREATE FUNCTION "outbox"."outbox_forget_mark"() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM setval('"outbox"."outbox_mark"', 0);
     DELETE FROM "outbox"."outbox_lease" WHERE number IN (
         SELECT number FROM "outbox"."outbox_lease" ORDER BY number FOR UPDATE SKIP LOCKED);
+    DELETE FROM "outbox"."outbox_block" WHERE event_id IS NOT NULL;
     RETURN NULL;
 END
 $$;

@@ -122,3 +122,24 @@ fn count(n: u64, cap: u64) -> String {
         n.to_string()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_that_waits_for_several_events_shows_how_many() {
+        let shown = |event_id: Option<&str>, events: u64| {
+            let block = serde_json::json!({
+                "scope": "key", "tenant_id": "", "name": "k", "reason": "parked", "for_seconds": 1.0,
+                "event_id": event_id, "events": events,
+            });
+            failed_events(&serde_json::from_value(block).unwrap())
+        };
+        let id = "01890a5d-ac96-774b-bcce-b302099a8057";
+
+        assert_eq!(shown(None, 0), "");
+        assert_eq!(shown(Some(id), 1), id);
+        assert_eq!(shown(Some(id), 3), format!("{id} and 2 more"));
+    }
+}

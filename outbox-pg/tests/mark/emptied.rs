@@ -1,10 +1,10 @@
 //! Tables that were emptied, and numbers that began anew.
 
-use outbox_core::{Claimed, Outcome, Source};
+use outbox_core::{Claimed, KeyPolicy, NewEvent, Outcome, Source};
 use outbox_pg::PgSource;
 use sqlx::Executor;
 
-use crate::support::{World, claim, event, outcome};
+use crate::support::{World, claim, event, outcome, payload};
 use crate::{candidate, mark, move_to};
 
 /// Has a mark at the tenth event, all of them delivered.
@@ -140,4 +140,30 @@ async fn leases_whose_numbers_began_anew_keep_their_events_from_others() {
     assert_eq!((first.len(), second.len()), (1, 1));
     assert_ne!(first[0].id, second[0].id);
     assert_eq!(claim(&source, 1).await.len(), 0, "each was claimed already");
+}
+
+#[tokio::test]
+async fn a_key_waits_for_no_failed_event_from_before_a_truncate() {
+    let keyed = |json: &str, key: &str| -> NewEvent { event(json).with_ordering_key(key.parse().unwrap()) };
+    for key in [KeyPolicy::Park, KeyPolicy::Stop] {
+        let world = World::new().await;
+        let source = world.quiet_source().await;
+        world.publish(keyed("1", "failed")).await;
+        let failed = Outcome::Failed {
+            error: "no".to_owned(),
+            done: Vec::new(),
+            key,
+        };
+        let claimed = claim(&source, 10).await;
+        let settled = source.settle(vec![outcome(&claimed[0], failed)]).await;
+        assert_eq!(settled.unwrap().lost, []);
+        world.run("SELECT outbox.outbox_pause('key', '', 'paused')").await;
+
+        empty(&world, "TRUNCATE outbox.outbox").await;
+        world.publish(keyed("2", "failed")).await;
+        world.publish(keyed("3", "paused")).await;
+
+        let claimed = claim(&source, 10).await;
+        assert_eq!(claimed.iter().map(payload).collect::<Vec<_>>(), ["2"], "{key:?}");
+    }
 }
