@@ -8,18 +8,22 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use outbox_core::{Delivery, Dispatcher, FailureKind};
+use outbox_core::{Context, Delivery, Dispatcher, FailureKind, HandlerError};
+use outbox_inproc::Registry;
 use outbox_kafka::{
-    DispatcherOptions, KafkaDispatcher, KafkaSettings, RecordMapping, TopicName, TopicRule,
-    TransactionalDispatcher,
+    DeadLetters, DispatcherOptions, KafkaDispatcher, KafkaSettings, KafkaSource, RecordMapping,
+    SourceOptions, TopicName, TopicRule, TransactionalDispatcher,
 };
+use rdkafka::ClientConfig;
 use rdkafka::mocking::MockCluster;
-use rdkafka::producer::DefaultProducerContext;
+use rdkafka::producer::{DefaultProducerContext, FutureProducer, FutureRecord};
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 use support::cluster::log;
-use support::event::{Id, envelope, events, id};
+use support::event::{Counted, Id, envelope, events, id};
+use support::group::handling;
 use support::relay::{Pace, relay};
 use support::table::Table;
+use support::until;
 use support::verdict::judge;
 use tokio::time::Instant;
 
@@ -153,4 +157,39 @@ async fn a_topic_that_a_transaction_may_not_write_to_is_found_alone_and_charged(
     assert_eq!(failure.kind, FailureKind::Retry, "{failure:?}");
     assert!(failure.error.to_string().contains(TOPIC), "{failure:?}");
     fine.unwrap();
+}
+
+/// A record that nobody can read.
+async fn publish_bad(cluster: &Cluster) {
+    let producer: FutureProducer = ClientConfig::new()
+        .set("bootstrap.servers", cluster.bootstrap_servers())
+        .create()
+        .unwrap();
+    let record = FutureRecord::<str, str>::to(TOPIC).payload("{");
+    producer.send(record, Duration::from_secs(30)).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dead_letters_are_written_when_their_producer_that_was_not_allowed_is_again() {
+    let cluster = cluster(1);
+    cluster.create_topic("dead", 1, 1).unwrap();
+    publish_bad(&cluster).await;
+    // After this answer a producer is of no use any more, whatever is allowed later.
+    let denied = RDKafkaRespErr::RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED;
+    cluster.request_errors(RDKafkaApiKey::InitProducerId, &[denied]);
+    let letters = DeadLetters::Topic(TopicName::new("dead").unwrap());
+    let source = KafkaSource::new(
+        &KafkaSettings::new(cluster.bootstrap_servers()),
+        ("mocked", &[TopicName::new(TOPIC).unwrap()]),
+        letters,
+        SourceOptions::default(),
+    );
+    let source = Arc::new(source.unwrap());
+    let handler = async |_: Counted, _: Context| Ok::<_, HandlerError>(());
+    let relay = handling(&source, Registry::new().on("see", handler));
+
+    until(|| source.totals().dead_letters == 1).await;
+
+    relay.shutdown().await.unwrap();
+    source.close().await;
 }

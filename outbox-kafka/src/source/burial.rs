@@ -3,46 +3,49 @@
 //! Letters are handed to a producer and not waited for: whatever becomes of one, its answer comes to the producer's own
 //! thread, and is noted there. Neither settlements nor the polling of the source know how long that takes.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use outbox_core::ConfigError;
-use rdkafka::ClientContext;
-use rdkafka::config::{FromClientConfigAndContext, RDKafkaLogLevel};
-use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
-use rdkafka::message::{DeliveryResult, Header, Message, OwnedHeaders};
-use rdkafka::producer::{BaseRecord, Producer, ProducerContext, ThreadedProducer};
+use rdkafka::ClientConfig;
+use rdkafka::config::FromClientConfigAndContext;
+use rdkafka::error::{KafkaError, KafkaResult};
+use rdkafka::message::{Header, Message, OwnedHeaders};
+use rdkafka::producer::{BaseRecord, Producer, ThreadedProducer};
 use tokio::time::Instant;
 
 use super::letters::{Delivery, Form, Grave, Letter};
 use super::options::DeadLetters;
 use super::reading::headers_of;
 use super::shared::Shared;
-use crate::client_log::ClientLog;
+use super::undertaker::{Undertaker, say_dead};
 use crate::settings::KafkaSettings;
 
 /// How long a dead letter may take to be acknowledged.
 const ACKNOWLEDGED_WITHIN: Duration = Duration::from_secs(10);
-/// Letters that cannot be written are said so at most this often.
-const SAID_EVERY: Duration = Duration::from_secs(15);
+
+/// A producer that is of no use any more is replaced when it is this old: so often at most, should that go on.
+const RENEWED_AFTER: Duration = Duration::from_secs(5);
 
 /// Where dead letters go.
 pub(super) enum Burial {
-    Topic {
-        topic: String,
-        producer: Box<ThreadedProducer<Undertaker>>,
-    },
+    Topic(Box<Writer>),
     Drop,
 }
 
-/// Learns what becomes of letters.
-pub(super) struct Undertaker {
+/// Writes to the dead-letter topic.
+pub(super) struct Writer {
     topic: String,
-    shared: Arc<Shared>,
+    config: ClientConfig,
     settings: KafkaSettings,
-    log: ClientLog,
-    /// When it was last said that letters cannot be written.
-    said: Mutex<Option<Instant>>,
+    shared: Arc<Shared>,
+    producer: Mutex<Made>,
+}
+
+/// A producer, and since when.
+struct Made {
+    producer: ThreadedProducer<Undertaker>,
+    at: Instant,
 }
 
 impl Burial {
@@ -74,37 +77,84 @@ impl Burial {
             // The record may have been compressed itself, and not fit otherwise.
             config.set("compression.type", "gzip");
         }
-        let undertaker = Undertaker {
-            topic: topic.as_str().to_owned(),
-            shared: Arc::clone(shared),
+        let topic = topic.as_str().to_owned();
+        let made = make(&config, Undertaker::new(&topic, settings, shared));
+        Ok(Self::Topic(Box::new(Writer {
+            producer: Mutex::new(made.map_err(|error| settings.refused(&error))?),
+            topic,
+            config,
             settings: settings.clone(),
-            log: ClientLog::new(settings, "dead letters"),
-            said: Mutex::default(),
-        };
-        let producer = ThreadedProducer::from_config_and_context(&config, undertaker);
-        Ok(Self::Topic {
-            topic: topic.as_str().to_owned(),
-            producer: Box::new(producer.map_err(|error| settings.refused(&error))?),
-        })
+            shared: Arc::clone(shared),
+        })))
     }
 
     /// Hands over the letters that are due. Waits for nothing.
     pub(super) fn hand_over(&self, shared: &Shared) {
         // A statement of its own: the lock is not held while letters are handed over.
         let letters = shared.state().letters(Instant::now());
+        match self {
+            Self::Topic(writer) => writer.hand_over(&letters),
+            Self::Drop => {
+                let dropped = letters
+                    .iter()
+                    .filter_map(|letter| shared.delivered(letter.grave, Delivery::Safe));
+                dropped.for_each(|letter| say_dead(&letter));
+            }
+        }
+    }
+
+    /// Replaces the client if it has given up for good, as when it was not allowed to write for a while. May wait for half
+    /// a second.
+    pub(super) fn renew(&self) {
+        if let Self::Topic(writer) = self {
+            writer.renew();
+        }
+    }
+}
+
+fn make(config: &ClientConfig, undertaker: Undertaker) -> KafkaResult<Made> {
+    let producer = ThreadedProducer::from_config_and_context(config, undertaker)?;
+    Ok(Made {
+        producer,
+        at: Instant::now(),
+    })
+}
+
+impl Writer {
+    fn made(&self) -> MutexGuard<'_, Made> {
+        self.producer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn hand_over(&self, letters: &[Letter]) {
+        if letters.is_empty() {
+            return;
+        }
+        let made = self.made();
         for letter in letters {
-            let grave = letter.grave;
-            match self {
-                Self::Topic { topic, producer } => {
-                    if let Err(error) = send(topic, producer, &letter) {
-                        producer.client().context().note(grave, Some(&error));
-                    }
-                }
-                Self::Drop => {
-                    if let Some(letter) = shared.delivered(grave, Delivery::Safe) {
-                        say_dead(&letter);
-                    }
-                }
+            if let Err(error) = send(&self.topic, &made.producer, letter) {
+                made.producer.client().context().note(letter.grave, Some(&error));
+            }
+        }
+    }
+
+    fn renew(&self) {
+        let mut made = self.made();
+        let fatal = made.producer.client().fatal_error();
+        let Some((_, why)) = fatal.filter(|_| made.at.elapsed() > RENEWED_AFTER) else {
+            return;
+        };
+        tracing::warn!(why = %self.settings.redact(&why), "the producer of dead letters is made anew");
+        let undertaker = Undertaker::new(&self.topic, &self.settings, &self.shared);
+        match make(&self.config, undertaker) {
+            Ok(another) => {
+                let old = std::mem::replace(&mut *made, another);
+                // ORDER: settlements hand letters over, and need not wait until the old one is gone.
+                drop(made);
+                drop(old);
+            }
+            Err(error) => {
+                made.at = Instant::now();
+                tracing::debug!(%error, "the producer of dead letters cannot be made anew yet");
             }
         }
     }
@@ -120,94 +170,6 @@ fn send(topic: &str, producer: &ThreadedProducer<Undertaker>, letter: &Letter) -
         dead.payload = letter.record.payload();
     }
     producer.send(dead).map_err(|(error, _)| error)
-}
-
-impl Undertaker {
-    /// Notes what has become of a letter, and says it.
-    fn note(&self, grave: Grave, error: Option<&KafkaError>) {
-        let delivery = match error {
-            None => Delivery::Safe,
-            Some(error) if is_too_large(error) => Delivery::TooLarge,
-            Some(_) => Delivery::Unwritten,
-        };
-        let Some(letter) = self.shared.delivered(grave, delivery) else {
-            return;
-        };
-        match error {
-            None => say_dead(&letter),
-            Some(_) if delivery == Delivery::TooLarge => say_cut(&letter),
-            Some(error) => self.say_unwritten(error),
-        }
-    }
-
-    fn say_unwritten(&self, error: &KafkaError) {
-        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-        if said.is_some_and(|said| said.elapsed() < SAID_EVERY) {
-            return;
-        }
-        *said = Some(Instant::now());
-        tracing::error!(
-            topic = self.topic,
-            unwritten = self.shared.state().totals().unburied,
-            error = self.settings.redact(&error.to_string()),
-            "dead letters cannot be written: they and the later events of their keys wait"
-        );
-    }
-}
-
-impl ClientContext for Undertaker {
-    fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
-        self.log.log(level, facility, line);
-    }
-
-    fn error(&self, error: KafkaError, reason: &str) {
-        self.log.error(error, reason);
-    }
-}
-
-impl ProducerContext for Undertaker {
-    type DeliveryOpaque = Box<Grave>;
-
-    fn delivery(&self, result: &DeliveryResult<'_>, grave: Box<Grave>) {
-        match result {
-            Ok(_) => self.note(*grave, None),
-            // The source has ended: nobody waits for it any more, and it comes again.
-            Err((error, _))
-                if matches!(
-                    error.rdkafka_error_code(),
-                    Some(Code::PurgeQueue | Code::PurgeInflight)
-                ) => {}
-            Err((error, _)) => self.note(*grave, Some(error)),
-        }
-    }
-}
-
-fn say_dead(letter: &Letter) {
-    tracing::warn!(
-        topic = letter.record.topic(),
-        partition = letter.record.partition(),
-        offset = letter.record.offset(),
-        attempts = letter.attempts,
-        reason = &*letter.reason,
-        "an event is a dead letter"
-    );
-}
-
-fn say_cut(letter: &Letter) {
-    tracing::error!(
-        topic = letter.record.topic(),
-        partition = letter.record.partition(),
-        offset = letter.record.offset(),
-        form = ?letter.form.cut().unwrap_or(letter.form),
-        "a dead letter is too large for its topic, and is cut: raise the topic's max.message.bytes"
-    );
-}
-
-fn is_too_large(error: &KafkaError) -> bool {
-    matches!(
-        error.rdkafka_error_code(),
-        Some(Code::MessageSizeTooLarge | Code::MessageBatchTooLarge)
-    )
 }
 
 /// The record's own headers, and ours about where and why it died; those of an earlier death are replaced.

@@ -10,6 +10,7 @@ mod reading;
 mod reports;
 mod shared;
 mod state;
+mod undertaker;
 
 use std::sync::Arc;
 use std::time::Duration;

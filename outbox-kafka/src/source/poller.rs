@@ -145,6 +145,7 @@ impl Poller<'_> {
             }
             next_care = now + HOUSEKEEPING;
             self.pause_and_resume();
+            self.burial.renew();
             self.burial.hand_over(self.shared);
             if now >= next_commit {
                 next_commit = now + self.shared.options.commit_interval;
