@@ -21,13 +21,16 @@ macro_rules! migrations {
 const MIGRATIONS: &[Migration] = migrations![
     1 "0001_outbox",
     2 "0002_wake",
-    3 "0003_claim",
-    4 "0004_settle",
-    5 "0005_mark",
-    6 "0006_admin",
-    7 "0007_inbox",
-    8 "0008_publish",
-    9 "0009_roles",
+    3 "0003_lease",
+    4 "0004_look",
+    5 "0005_claim",
+    6 "0006_settle",
+    7 "0007_mark",
+    8 "0008_admin",
+    9 "0009_status",
+    10 "0010_inbox",
+    11 "0011_publish",
+    12 "0012_roles",
 ];
 
 /// The schema version that this build needs.
