@@ -46,7 +46,7 @@ BEGIN
         v_mark := 0;
     END IF;
     SELECT number INTO v_first FROM "outbox"."outbox_lease" WHERE number > v_mark ORDER BY number LIMIT 1;
-    v_first := coalesce(v_first, v_next);
+    v_first := least(v_first, v_next);
     IF v_first - 1 >= v_mark + 32 THEN
         PERFORM setval('"outbox"."outbox_lease_mark"', v_first - 1);
     END IF;

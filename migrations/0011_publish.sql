@@ -122,8 +122,8 @@ BEGIN
             octet_length(payload::text), v_limit USING ERRCODE = 'invalid_parameter_value';
     -- As text, JSON has halves of surrogate pairs; no decoder makes a text of one. What is left of escapes when the pairs are
     -- gone; a backslash that is escaped itself begins none.
-    ELSIF strpos(payload::text, '\u') > 0 AND regexp_replace(replace(payload::text, '\\', '  '),
-        '\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F]', ' ', 'g') ~ '\\u[dD][89a-fA-F]'
+    ELSIF strpos(payload::text, E'\\u') > 0 AND regexp_replace(replace(payload::text, E'\\\\', '  '),
+        E'\\\\u[dD][89abAB][0-9a-fA-F]{2}\\\\u[dD][c-fC-F]', ' ', 'g') ~ E'\\\\u[dD][89a-fA-F]'
     THEN
         RAISE EXCEPTION 'event % has a payload with half of a surrogate pair; no text can have one', event_type
             USING ERRCODE = 'invalid_parameter_value';

@@ -203,6 +203,12 @@ impl PartName {
         Ok(self.refusal()?.because(reason))
     }
 
+    /// This refusal, with another reason; `None` if it is none.
+    pub(crate) fn with_reason(&self, reason: &str) -> Option<Self> {
+        let (refusal, _) = self.as_str().split_once(Self::BECAUSE)?;
+        Some(Self(Arc::from(refusal)).because(reason))
+    }
+
     fn because(&self, reason: &str) -> Self {
         let reason = &reason[..reason.floor_char_boundary(Self::REASON_MAX)];
         let reason = reason.replace(char::is_control, " ");

@@ -18,6 +18,8 @@ const PAUSE_MIN: Duration = Duration::from_millis(2);
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 /// What the first look is given in any case: a timeout of zero asks how things stand.
 const FIRST_LOOK_MIN: Duration = Duration::from_secs(2);
+/// And the last one, which begins when the time is over: asked any earlier, it would miss what happens until then.
+const LAST_LOOK: Duration = Duration::from_millis(100);
 /// As good as for ever, and still an instant that the clock can name.
 const TIMEOUT_MAX: Duration = Duration::from_secs(86_400 * 365 * 30);
 
@@ -46,7 +48,7 @@ impl DeliveryState {
 ///
 /// The timeout bounds all of it, the wait for a connection of the pool included; the first look alone may take two seconds
 /// in any case, so a timeout of zero asks how things stand. When the time is over, the states are those of the last look that
-/// was answered, at most a tenth of a second and the database's own time before.
+/// was answered; the last begins when the time is over, and may take another tenth of a second.
 ///
 /// One that was there and is not any more is not waited for. One that was deleted before the first look cannot be told from one
 /// that is yet to be committed.
@@ -72,7 +74,7 @@ pub async fn wait_delivered(
     let (mut pause, mut looked) = (PAUSE_MIN, false);
     let mut patience = deadline.max(Instant::now() + FIRST_LOOK_MIN);
     while let Ok(found) = timeout_at(patience, look_at(&look, pool, &open)).await {
-        (looked, patience) = (true, deadline);
+        (looked, patience) = (true, deadline + LAST_LOOK);
         let mut gone: HashSet<Uuid> = open.iter().copied().collect();
         for (id, state) in found.map_err(failed)? {
             gone.remove(&id);

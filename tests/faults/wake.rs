@@ -150,6 +150,21 @@ async fn a_listener_whose_packets_are_dropped_costs_at_most_the_fallback() {
 }
 
 #[tokio::test]
+async fn a_fallback_of_for_ever_leaves_the_listener_alive() {
+    let world = World::new().await;
+    let source = world.source().fallback(Duration::MAX).start().await.unwrap();
+    let running = relay(source, Seen::default().dispatcher())
+        .poll_timeout(POLL)
+        .build()
+        .unwrap()
+        .spawn();
+
+    fastest_of_five(&world, async || world.until_asleep().await).await;
+
+    running.shutdown().await.unwrap();
+}
+
+#[tokio::test]
 async fn where_nothing_can_listen_the_relay_polls() {
     let (world, proxy) = behind_a_proxy().await;
     proxy.set(Mode::BlackHoleListeners);

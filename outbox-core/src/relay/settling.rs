@@ -146,6 +146,7 @@ impl Lane {
         let settled = match answer {
             Ok(settled) => settled,
             Err(error) if error.kind() == SourceErrorKind::Refused => {
+                self.retry_at = None;
                 self.backoff.succeed();
                 return Ok(self.refused(sent, error, now));
             }
@@ -204,17 +205,66 @@ impl Lane {
     }
 }
 
-/// Replaces what not every store can hold in an outcome's text; whether there was anything to replace.
+/// Replaces what not every store can hold in an outcome's texts; whether there was anything to replace.
 fn make_plain(outcome: &mut Outcome) -> bool {
-    let (Outcome::Retry { error, .. } | Outcome::Failed { error, .. }) = outcome else {
-        return false;
+    let (error, done) = match outcome {
+        Outcome::Retry { error, done, .. } | Outcome::Failed { error, done, .. } => (Some(error), done),
+        Outcome::Released { done, .. } => (None, done),
+        Outcome::Completed => return false,
     };
-    if error.is_ascii() {
-        return false;
+    let mut replaced = false;
+    if let Some(error) = error.filter(|error| !error.is_ascii()) {
+        *error = plain(&*error);
+        replaced = true;
     }
-    *error = error
-        .chars()
-        .map(|c| if c.is_ascii() { c } else { '?' })
-        .collect();
-    true
+    for part in done {
+        // Only the reason of a refusal: by another name the part would run again.
+        let reason = part.reason().filter(|reason| !reason.is_ascii()).map(plain);
+        let because = reason.and_then(|reason| part.with_reason(&reason));
+        if let Some(because) = because {
+            *part = because;
+            replaced = true;
+        }
+    }
+    replaced
+}
+
+fn plain(text: impl AsRef<str>) -> String {
+    let replace = |c: char| if c.is_ascii() { c } else { '?' };
+    text.as_ref().chars().map(replace).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::PartName;
+
+    #[test]
+    fn the_reasons_of_refusals_are_made_plain_too_and_names_stay() {
+        let refused = PartName::new("büro").unwrap().refusal_because("no 🦀").unwrap();
+        let done = vec![PartName::new("größe").unwrap(), refused];
+        let after = Duration::ZERO;
+        let released = Outcome::Released {
+            after,
+            done: done.clone(),
+        };
+        let retry = Outcome::Retry {
+            after,
+            error: "plain already".to_owned(),
+            done,
+        };
+
+        for mut outcome in [released, retry] {
+            assert!(make_plain(&mut outcome), "there was something to replace");
+            let (Outcome::Released { done, .. } | Outcome::Retry { done, .. }) = &outcome else {
+                panic!("another outcome");
+            };
+            assert_eq!(done[0].as_str(), "größe");
+            assert_eq!(
+                (done[1].refused(), done[1].reason()),
+                (Some("büro"), Some("no ?"))
+            );
+            assert!(!make_plain(&mut outcome), "it was replaced already");
+        }
+    }
 }

@@ -8,6 +8,8 @@ use super::found::Found;
 use super::variable;
 use crate::ConfigError;
 
+const SCHEMES: [&str; 2] = ["postgres", "postgresql"];
+
 /// Where the database is. `Debug` and `Display` show neither user nor password nor anything else of it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct DatabaseUrl {
@@ -53,7 +55,9 @@ impl DatabaseUrl {
         let (origin, url) = (origin.into(), url.trim().to_owned());
         // Of another database's URL the client would take host and port, and knock there.
         let what = match url.split_once("://") {
-            Some(("postgres" | "postgresql", _)) => return Ok(Self { url, origin }),
+            Some((scheme, _)) if SCHEMES.iter().any(|known| scheme.eq_ignore_ascii_case(known)) => {
+                return Ok(Self { url, origin });
+            }
             // No more of it: the rest may be secret.
             Some((scheme, _)) if scheme.len() <= 20 && scheme.chars().all(|c| c.is_ascii_alphanumeric()) => {
                 format!("a URL of {scheme}")

@@ -3,6 +3,7 @@
 //! Letters are handed to a producer and not waited for: whatever becomes of one, its answer comes to the producer's own
 //! thread, and is noted there. Neither settlements nor the polling of the source know how long that takes.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -103,8 +104,7 @@ impl Burial {
         }
     }
 
-    /// Replaces the client if it has given up for good, as when it was not allowed to write for a while. May wait for half
-    /// a second.
+    /// Replaces the client if it has given up for good, as when it was not allowed to write for a while.
     pub(super) fn renew(&self) {
         if let Self::Topic(writer) = self {
             writer.renew();
@@ -145,18 +145,17 @@ impl Writer {
         };
         tracing::warn!(why = %self.settings.redact(&why), "the producer of dead letters is made anew");
         let undertaker = Undertaker::new(&self.topic, &self.settings, &self.shared);
-        match make(&self.config, undertaker) {
-            Ok(another) => {
-                let old = std::mem::replace(&mut *made, another);
-                // ORDER: settlements hand letters over, and need not wait until the old one is gone.
-                drop(made);
-                drop(old);
-            }
-            Err(error) => {
-                made.at = Instant::now();
-                tracing::debug!(%error, "the producer of dead letters cannot be made anew yet");
-            }
-        }
+        // It panics where the system gives it no thread.
+        let another = catch_unwind(AssertUnwindSafe(|| make(&self.config, undertaker)));
+        let Ok(Ok(another)) = another else {
+            made.at = Instant::now();
+            tracing::debug!("the producer of dead letters cannot be made anew yet");
+            return;
+        };
+        let old = std::mem::replace(&mut *made, another);
+        drop(made);
+        // In a thread of its own, if there is one to be had: it waits for the client's threads, which may wait for the network.
+        let _ = std::thread::Builder::new().spawn(move || drop(old));
     }
 }
 

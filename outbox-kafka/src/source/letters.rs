@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Until its letter is safe an event stays where it is: unfinished, so that nothing is committed past it; in nobody's
-//! claim; ahead of the later events of its key. Nothing else waits for it.
+//! claim; ahead of the later events of its key. Nothing else waits for it until `window_max` records more were read.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +25,9 @@ pub(super) const UNDER_WAY_MAX: usize = 128;
 const RESTS: Duration = Duration::from_secs(1);
 /// … up to this.
 const RESTS_MAX: Duration = Duration::from_secs(15);
+
+/// A letter without an answer for so long, three times what the client may take, has none to come: its thread may be gone.
+const OVERDUE: Duration = Duration::from_secs(30);
 
 /// How much of a record is written. Each form is for letters that are too large in the one before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,8 +57,8 @@ pub(super) struct Death {
     failures: u32,
     /// When its letter may be written.
     due: Instant,
-    /// The number of the letter that is under way.
-    under_way: Option<u64>,
+    /// The number of the letter that is under way, and since when.
+    under_way: Option<(u64, Instant)>,
 }
 
 impl Death {
@@ -67,6 +70,13 @@ impl Death {
             due: now,
             under_way: None,
         }
+    }
+
+    /// Its letter could not be written, as far as is known.
+    fn rest(&mut self, now: Instant) {
+        self.under_way = None;
+        self.due = now + rest(self.failures);
+        self.failures = self.failures.saturating_add(1);
     }
 }
 
@@ -102,6 +112,12 @@ impl State {
     pub(super) fn letters(&mut self, now: Instant) -> Vec<Letter> {
         let (mut letters, mut number) = (Vec::new(), self.last_letter);
         for partition in self.partitions.values_mut() {
+            let dead = partition
+                .entries
+                .values_mut()
+                .filter_map(|entry| entry.death.as_mut());
+            dead.filter(|death| death.under_way.is_some_and(|(_, since)| now >= since + OVERDUE))
+                .for_each(|death| death.rest(now));
             let under_way = partition.dead().filter(|death| death.under_way.is_some());
             let room = UNDER_WAY_MAX.saturating_sub(under_way.count());
             let epoch = partition.epoch;
@@ -111,7 +127,7 @@ impl State {
                     return None;
                 }
                 number += 1;
-                death.under_way = Some(number);
+                death.under_way = Some((number, now));
                 Some(Letter {
                     grave: Grave {
                         epoch,
@@ -144,10 +160,7 @@ impl State {
                 self.dead_letters += 1;
             }
             (Delivery::TooLarge, Some(smaller)) => death.form = smaller,
-            (Delivery::TooLarge, None) | (Delivery::Unwritten, _) => {
-                death.due = now + rest(death.failures);
-                death.failures = death.failures.saturating_add(1);
-            }
+            (Delivery::TooLarge, None) | (Delivery::Unwritten, _) => death.rest(now),
         }
         Some(letter)
     }
@@ -170,7 +183,8 @@ impl Entry {
     /// The letter that is under way, if it is this one.
     fn letter(&self, grave: Grave) -> Option<Letter> {
         let death = self.death.as_ref()?;
-        (death.under_way == Some(grave.letter)).then(|| Letter {
+        let under_way = death.under_way.map(|(letter, _)| letter);
+        (under_way == Some(grave.letter)).then(|| Letter {
             grave,
             record: Arc::clone(&self.record),
             attempts: self.attempt,

@@ -76,11 +76,12 @@ const RESERVED: [&str; 8] = [
 /// - What has failed for good, or cannot be decoded, goes to the dead-letter topic, and the partition goes on. A
 ///   [`KeyPolicy`](outbox_core::KeyPolicy) other than going on cannot be kept here: a topic has no place to park.
 /// - A dead letter that is too large for its topic is written without its value. One that cannot be written at all
-///   waits, with the later events of its key and the offsets behind it, and nothing else waits for it. It is tried again
-///   after a second, then after twice as long each time, up to a quarter of a minute, without its handlers; the log says
-///   so as an error. Those that wait count as unfinished, so a partition of which too many wait is paused.
+///   waits, with the later events of its key and the offsets behind it. It is tried again after a second, then after twice
+///   as long each time, up to a quarter of a minute, without its handlers; the log says so as an error. Nothing else waits
+///   for it until the partition has been read `window_max` records further, or too many wait: then the partition is paused.
 /// - If a partition loses its end, as after an unclean election of its leader, what comes again from a lower offset is
-///   handled, and the log says `outbox_offsets_went_back`. What had been read of the lost end is handled all the same.
+///   handled, and the log says `outbox_offsets_went_back`. What had been read of the lost end is handled all the same. The
+///   client may pass over what it had fetched in advance of the end that remains.
 /// - When a partition is revoked, the claims on it are lost: their cancellation fires, their settlements change
 ///   nothing.
 ///

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::letters::Death;
 use super::options::SourceOptions;
+use super::reading::headers_of;
 
 /// Between the positions of one offset before and after offsets have gone back: more records than a partition ever has.
 const GENERATION: i64 = 1 << 48;
@@ -69,8 +70,8 @@ pub(super) struct Partition {
     pub(super) epoch: i64,
     /// By position: the offset, and how often offsets have gone back before, times [`GENERATION`].
     pub(super) entries: BTreeMap<i64, Entry>,
-    /// The offset that has to come next, or a later one: within an assignment the client gives out none twice.
-    next: Option<i64>,
+    /// The last record that was taken; the next has a higher offset.
+    last: Option<Arc<OwnedMessage>>,
     /// How often offsets have gone back.
     generation: i64,
     tracker: PrefixTracker,
@@ -78,6 +79,8 @@ pub(super) struct Partition {
     pub(super) paused: bool,
     /// The offset up to which everything has been committed.
     pub(super) committed: Option<i64>,
+    /// Where the offsets went back to: to be committed at once, since the group's offset does not go back with the log.
+    rewound: Option<i64>,
 }
 
 impl Partition {
@@ -85,28 +88,35 @@ impl Partition {
         Self {
             epoch,
             entries: BTreeMap::new(),
-            next: None,
+            last: None,
             generation: 0,
             tracker: PrefixTracker::new(),
             bytes: 0,
             paused: false,
             committed: None,
+            rewound: None,
         }
     }
 
     /// Takes a record. If the partition's offsets went back, the one that should have come.
     pub(super) fn push(&mut self, record: OwnedMessage, facts: Facts, now: Instant) -> Option<i64> {
         let offset = record.offset();
-        let went_back = self.next.filter(|next| offset < *next);
+        // The client gives out the last record once more if it is pausing the partition at that moment, as in a rebalance.
+        if self.last.as_ref().is_some_and(|last| is_the_same(last, &record)) {
+            return None;
+        }
+        let next = self.last.as_ref().map(|last| last.offset() + 1);
+        let went_back = next.filter(|next| offset < *next);
         if went_back.is_some() {
             self.go_back(offset);
         }
-        self.next = Some(offset + 1);
+        let record = Arc::new(record);
+        self.last = Some(Arc::clone(&record));
         let position = self.generation * GENERATION + offset;
         self.tracker.begin(Position(position));
         self.bytes += facts.bytes;
         let entry = Entry {
-            record: Arc::new(record),
+            record,
             facts,
             attempt: 1,
             lost_claims: 0,
@@ -134,6 +144,7 @@ impl Partition {
                 self.tracker.begin(Position(*position));
             }
         }
+        self.rewound = Some(self.oldest().unwrap_or(to));
     }
 
     /// The offset of the oldest unfinished record that is on the partition.
@@ -205,8 +216,9 @@ impl Partition {
 
     /// The offset to commit: the one behind the finished prefix, if it has grown since the last commit.
     pub(super) fn to_commit(&self) -> Option<i64> {
-        let next = self.tracker.finished_up_to()?.0 % GENERATION + 1;
-        (self.committed != Some(next)).then_some(next)
+        let finished = self.tracker.finished_up_to();
+        let next = finished.map(|position| position.0 % GENERATION + 1);
+        next.or(self.rewound).filter(|next| self.committed != Some(*next))
     }
 
     /// How far it was read past its oldest unfinished record.
@@ -241,4 +253,13 @@ impl Partition {
             entry.due = now + after;
         }
     }
+}
+
+/// Whether it is that very record. An end that was written anew may have the offset, but not the rest too.
+fn is_the_same(one: &OwnedMessage, other: &OwnedMessage) -> bool {
+    one.offset() == other.offset()
+        && one.timestamp() == other.timestamp()
+        && one.key() == other.key()
+        && one.payload() == other.payload()
+        && headers_of(one) == headers_of(other)
 }

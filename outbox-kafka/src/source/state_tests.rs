@@ -108,7 +108,8 @@ impl World {
                 bytes: 7,
             };
             let (topic, time) = (name().0, Timestamp::NotAvailable);
-            let record = OwnedMessage::new(None, None, topic, time, 0, *offset, None);
+            let payload = Some(id.to_be_bytes().to_vec());
+            let record = OwnedMessage::new(payload, None, topic, time, 0, *offset, None);
             self.state.push(record, facts, self.now).unwrap();
         }
     }
@@ -133,9 +134,10 @@ impl World {
         self.last_id += 1;
         self.log.insert(first_lost, (self.last_id, 1));
         self.end = first_lost + 1;
-        self.committed = self.committed.min(first_lost);
         let from = *self.log.keys().rev().nth(before).unwrap_or(&0);
         self.read_from(from);
+        // The group's offset does not go back by itself, and what comes next may be a rebalance.
+        self.commit();
     }
 
     fn claim(&mut self, most: u32) {
@@ -363,4 +365,60 @@ fn what_waits_behind_its_key_hides_no_retry_from_the_next_look() {
         world.state.next_due(world.now),
         Some(world.now + Duration::from_secs(1))
     );
+}
+
+#[test]
+fn a_letter_whose_answer_never_comes_is_written_again() {
+    let mut world = World::new();
+    world.arrive(0, &[0]);
+    world.claim(1);
+    world.settle(0, 2);
+    world.hand_letters();
+    let lost = world.letters.pop().unwrap();
+
+    world.now += Duration::from_secs(29);
+    world.hand_letters();
+    assert_eq!(world.letters.len(), 0, "its answer may still come");
+    world.now += Duration::from_secs(1);
+    world.hand_letters();
+    world.now += Duration::from_secs(1);
+    world.hand_letters();
+
+    assert_eq!(world.letters.len(), 1);
+    assert!(
+        world
+            .state
+            .delivered(lost.grave, Delivery::Safe, world.now)
+            .is_none(),
+        "a late answer ends no letter but its own"
+    );
+    world.answer(0, 0);
+    assert_eq!(world.state.totals().unfinished, 0);
+}
+
+#[test]
+fn the_last_record_given_out_once_more_is_no_loss_of_the_log() {
+    let mut world = World::new();
+    world.arrive(0, &[0, 0]);
+    world.read_from(1);
+
+    world.claim(10);
+
+    assert_eq!(world.held.len(), 2);
+}
+
+#[test]
+fn where_the_offsets_went_back_to_is_committed_at_once() {
+    let mut world = World::new();
+    world.arrive(0, &[0; 11]);
+    world.claim(20);
+    while !world.held.is_empty() {
+        world.settle(0, 0);
+    }
+    world.commit();
+    assert_eq!(world.committed, 11);
+
+    world.lose_end(2, 0);
+
+    assert_eq!(world.committed, 8, "a crash would pass over what comes again");
 }

@@ -236,13 +236,13 @@ impl PgSourceBuilder {
         if self.pooler { sql.unprepared() } else { sql }
     }
 
-    /// A pool for claim, settle and extend at the same time, and one to spare. Not tested at every use: a broken
+    /// A pool for a claim, two settlements and an extension at the same time, and one to spare. Not tested at every use: a broken
     /// connection shows itself, and the operation is tried again.
     fn pool(&self) -> PgPool {
         let pooler = self.pooler;
         let warm = self.names.render(include_str!("../../sql/warm.sql"));
         PgPoolOptions::new()
-            .max_connections(4)
+            .max_connections(5)
             .min_connections(0)
             .test_before_acquire(false)
             .acquire_timeout(self.deadline)

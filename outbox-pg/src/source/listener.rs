@@ -133,8 +133,12 @@ impl Ears {
     }
 
     fn set(&self, hearing: Hearing) {
-        self.state.store(hearing as u8, Ordering::Release);
+        self.become_quietly(hearing);
         self.hint.notify_one();
+    }
+
+    fn become_quietly(&self, hearing: Hearing) {
+        self.state.store(hearing as u8, Ordering::Release);
     }
 }
 
@@ -285,7 +289,7 @@ impl Listener {
     /// Sleeps no longer than `until`, with a ping in each half of the fallback.
     async fn nap(&self, listener: &mut PgListener, until: Instant) -> Result<Woken, Ended> {
         loop {
-            let ping = until.min(Instant::now() + self.fallback / 2);
+            let ping = until.min(Instant::now() + self.patience());
             let heard = tokio::select! {
                 heard = timeout_at(ping, listener.try_recv()) => heard,
                 () = self.ears.found.notified() => return Ok(Woken::Found),
@@ -306,13 +310,20 @@ impl Listener {
     /// The answer to a sleeper. While it is late the relay polls, since a notification may be lost or late as well.
     async fn answered<T>(&self, statement: impl Future<Output = Result<T, Ended>>) -> Result<T, Ended> {
         let mut statement = std::pin::pin!(within(statement));
-        if let Ok(answer) = timeout(self.fallback / 2, &mut statement).await {
+        if let Ok(answer) = timeout(self.patience(), &mut statement).await {
             return answer;
         }
         self.ears.set(Hearing::Unsure);
         let answer = statement.await?;
-        self.ears.set(Hearing::Asleep);
+        // No hint: what was notified meanwhile is heard now, and a server that is only slow should not be asked more.
+        self.ears.become_quietly(Hearing::Asleep);
         Ok(answer)
+    }
+
+    /// Half of the fallback: how long until a ping, and until one without an answer is doubted. Not so short that a network
+    /// far away is doubted with each.
+    fn patience(&self) -> Duration {
+        (self.fallback / 2).clamp(Duration::from_millis(50), ASK)
     }
 
     /// When something becomes due that nobody announces.

@@ -223,3 +223,25 @@ async fn what_is_just_within_its_limit_is_published() {
     let deepest = NewEvent::raw(EventType::new("X").unwrap(), Payload::from_json(nested(127)));
     world.publish(deepest).await;
 }
+
+/// A setting of old applications, under which a backslash in a plain literal escapes what follows.
+#[tokio::test]
+async fn backslashes_in_the_function_do_not_depend_on_the_session() {
+    let world = World::new().await;
+    let mut connection = world.pool().acquire().await.unwrap();
+    let mut run = async |sql: &'static str| sqlx::raw_sql(sql).execute(&mut *connection).await;
+    run("SET standard_conforming_strings = off; SET escape_string_warning = off")
+        .await
+        .unwrap();
+
+    run(r#"SELECT outbox.outbox_publish('X', E'{"crab": "\\ud83e\\udd80"}')"#)
+        .await
+        .unwrap();
+    let refused = run(r#"SELECT outbox.outbox_publish('X', E'{"crab": "\\ud83e"}')"#)
+        .await
+        .unwrap_err();
+    run("RESET standard_conforming_strings").await.unwrap();
+
+    let said = refused.to_string();
+    assert!(said.contains("half of a surrogate pair"), "{said}");
+}
