@@ -246,3 +246,6 @@ fn take(entry: &mut Entry, token: ClaimToken, position: i64, until: Instant) -> 
 #[cfg(test)]
 #[path = "state_tests.rs"]
 mod tests;
+#[cfg(test)]
+#[path = "state_world.rs"]
+mod world;

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use outbox_core::{KeyPolicy, OrderingKey, Outcome, Source, TenantId};
+use outbox_core::{EventId, KeyPolicy, OrderingKey, Outcome, Source, TenantId};
+use outbox_pg::PgSource;
 use outbox_pg::admin::{FailedFilter, ListFilter, Status};
 
 use crate::support::{World, claim, event, outcome, payload};
@@ -162,22 +163,27 @@ async fn followers_of_a_parked_event_go_on_when_it_is_discarded() {
     assert_eq!(drain(&source).await, ["1"]);
 }
 
-/// Both of a key were claimed together, and both failed.
+/// Publishes three events of one key, of which the first two are claimed together, and fail.
+async fn two_that_park(world: &World, source: &PgSource) -> [EventId; 2] {
+    let two = [
+        world.publish(keyed(1, "k")).await,
+        world.publish(keyed(2, "k")).await,
+    ];
+    let settlements = claim(source, 2).await;
+    let settlements = settlements
+        .iter()
+        .map(|one| outcome(one, failed(KeyPolicy::Park)));
+    assert_eq!(source.settle(settlements.collect()).await.unwrap().lost, []);
+    world.publish(keyed(3, "k")).await;
+    two
+}
+
 #[tokio::test]
 async fn a_key_is_parked_behind_each_of_its_failed_events() {
     for redriven in 0..2 {
         let world = World::new().await;
         let (source, admin) = (world.quiet_source().await, admin(&world));
-        let two = [
-            world.publish(keyed(1, "k")).await,
-            world.publish(keyed(2, "k")).await,
-        ];
-        let settlements = claim(&source, 2).await;
-        let settlements = settlements
-            .iter()
-            .map(|one| outcome(one, failed(KeyPolicy::Park)));
-        assert_eq!(source.settle(settlements.collect()).await.unwrap().lost, []);
-        world.publish(keyed(3, "k")).await;
+        let two = two_that_park(&world, &source).await;
 
         let blocks = admin.status().await.unwrap().blocks;
         assert_eq!(blocks.len(), 1, "one key");
@@ -213,16 +219,7 @@ async fn a_key_is_parked_behind_each_of_its_failed_events() {
 async fn a_failed_event_that_was_deleted_by_hand_is_waited_for_no_longer_than_until_its_key_is_resumed() {
     let world = World::new().await;
     let (source, admin) = (world.quiet_source().await, admin(&world));
-    let two = [
-        world.publish(keyed(1, "k")).await,
-        world.publish(keyed(2, "k")).await,
-    ];
-    let settlements = claim(&source, 2).await;
-    let settlements = settlements
-        .iter()
-        .map(|one| outcome(one, failed(KeyPolicy::Park)));
-    assert_eq!(source.settle(settlements.collect()).await.unwrap().lost, []);
-    world.publish(keyed(3, "k")).await;
+    let two = two_that_park(&world, &source).await;
     let key = OrderingKey::new("k").unwrap();
 
     for (n, gone) in two.iter().enumerate() {
