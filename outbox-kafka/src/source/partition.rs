@@ -79,8 +79,9 @@ pub(super) struct Partition {
     pub(super) paused: bool,
     /// The offset up to which everything has been committed.
     pub(super) committed: Option<i64>,
-    /// Where the offsets went back to: to be committed at once, since the group's offset does not go back with the log.
-    rewound: Option<i64>,
+    /// Where reading began, or where the offsets went back to: to be committed at once. The group's offset does not go
+    /// back with a log that has lost its end, and a group without an offset would begin elsewhere after a crash.
+    begin: Option<i64>,
 }
 
 impl Partition {
@@ -94,7 +95,7 @@ impl Partition {
             bytes: 0,
             paused: false,
             committed: None,
-            rewound: None,
+            begin: None,
         }
     }
 
@@ -110,6 +111,7 @@ impl Partition {
         if went_back.is_some() {
             self.go_back(offset);
         }
+        self.begin.get_or_insert(offset);
         let record = Arc::new(record);
         self.last = Some(Arc::clone(&record));
         let position = self.generation * GENERATION + offset;
@@ -144,7 +146,7 @@ impl Partition {
                 self.tracker.begin(Position(*position));
             }
         }
-        self.rewound = Some(self.oldest().unwrap_or(to));
+        self.begin = Some(self.oldest().unwrap_or(to));
     }
 
     /// The offset of the oldest unfinished record that is on the partition.
@@ -214,11 +216,11 @@ impl Partition {
         }
     }
 
-    /// The offset to commit: the one behind the finished prefix, if it has grown since the last commit.
+    /// The offset to commit: the one behind the finished prefix, else where that begins, if it has not been committed.
     pub(super) fn to_commit(&self) -> Option<i64> {
         let finished = self.tracker.finished_up_to();
         let next = finished.map(|position| position.0 % GENERATION + 1);
-        next.or(self.rewound).filter(|next| self.committed != Some(*next))
+        next.or(self.begin).filter(|next| self.committed != Some(*next))
     }
 
     /// How far it was read past its oldest unfinished record.

@@ -159,3 +159,21 @@ fn where_the_offsets_went_back_to_is_committed_at_once() {
 
     assert_eq!(world.committed, 8, "a crash would pass over what comes again");
 }
+
+#[test]
+fn where_an_assignment_begins_is_committed_although_the_group_has_a_later_offset() {
+    let mut world = World::new();
+    world.arrive(0, &[0; 8]);
+    world.claim(20);
+    while !world.held.is_empty() {
+        world.settle(0, 0);
+    }
+    world.commit();
+    world.rebalance();
+
+    world.lose_end(7, 0);
+    world.rebalance();
+    world.drain();
+
+    assert_eq!(world.finished.len(), 9, "the record at 0 was passed over");
+}

@@ -225,7 +225,7 @@ impl World {
         }
     }
 
-    fn rebalance(&mut self) {
+    pub(super) fn rebalance(&mut self) {
         self.state.revoke(&name());
         assert!(self.held.iter().all(|held| held.lost.is_cancelled()));
         self.given_up = true;
