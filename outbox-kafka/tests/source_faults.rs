@@ -175,18 +175,24 @@ async fn a_source_that_is_refused_leaves_no_member_in_the_group() {
 }
 
 #[tokio::test]
-async fn a_source_does_not_take_what_would_hide_that_a_dead_letter_is_safe() {
+async fn a_source_does_not_take_what_its_dead_letters_rest_on() {
     let group = Group::shared(1).await;
-    let letters = DeadLetters::Topic(group.dead_letters.clone());
-    let topics = [group.topic.clone()];
-    let settings = group.settings().with("delivery.report.only.error", "true");
+    for (setting, value) in [
+        ("delivery.report.only.error", "true"),
+        ("message.timeout.ms", "60000"),
+        ("delivery.timeout.ms", "60000"),
+    ] {
+        let letters = DeadLetters::Topic(group.dead_letters.clone());
+        let topics = [group.topic.clone()];
+        let settings = group.settings().with(setting, value);
 
-    let refused = KafkaSource::new(
-        &settings,
-        (&group.name, &topics),
-        letters,
-        SourceOptions::default(),
-    );
+        let refused = KafkaSource::new(
+            &settings,
+            (&group.name, &topics),
+            letters,
+            SourceOptions::default(),
+        );
 
-    assert_eq!(refused.err().unwrap().setting, "delivery.report.only.error");
+        assert_eq!(refused.err().unwrap().setting, setting);
+    }
 }

@@ -54,7 +54,7 @@ const STUCK_AFTER: Duration = Duration::from_secs(30);
 const CLOSED_WITHIN: Duration = Duration::from_secs(5);
 
 /// What the guarantees rest on.
-const RESERVED: [&str; 8] = [
+const RESERVED: [&str; 10] = [
     "group.id",
     "enable.auto.commit",
     "enable.auto.offset.store",
@@ -64,6 +64,9 @@ const RESERVED: [&str; 8] = [
     "statistics.interval.ms",
     // With it, a dead letter that is safe would never be known to be.
     "delivery.report.only.error",
+    // When a dead letter without an answer has none to come rests on ours; the second is another name of the first.
+    "message.timeout.ms",
+    "delivery.timeout.ms",
 ];
 
 /// A consumer group as a [`Source`]: the relay that handles it is the one that handles Postgres.
