@@ -23,6 +23,8 @@ const SOON: Duration = Duration::from_millis(5);
 const HOUSEKEEPING: Duration = Duration::from_millis(50);
 /// How long closing waits for dead letters that are under way.
 const LETTERS_WITHIN: Duration = Duration::from_secs(3);
+/// How long what was read may take to be finished before its consumer ends early.
+const HELD_WITHIN: Duration = Duration::from_secs(10);
 /// Between two consumers.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -135,7 +137,16 @@ impl Poller<'_> {
             match self.consumer.poll(POLL) {
                 Some(Ok(message)) if self.shared.take(message.detach()) => self.pause_and_resume(),
                 Some(Ok(_)) => {}
-                Some(Err(error)) => self.note(&error),
+                Some(Err(error)) => {
+                    self.note(&error);
+                    if is_unreadable(&error) {
+                        // ORDER: nothing more is taken. The client would give out the records before the batch again and
+                        // again, and any behind it would be committed for it too.
+                        self.see_held_through();
+                        let why = self.settings.redact(&error.to_string());
+                        return Some(format!("a batch cannot be read: {why}"));
+                    }
+                }
                 None => {}
             }
             self.shared.note_poll();
@@ -161,6 +172,19 @@ impl Poller<'_> {
             }
         }
         None
+    }
+
+    /// Waits until what was read is finished, so that it need not come again, for ever before the same end.
+    fn see_held_through(&self) {
+        let end = Instant::now() + HELD_WITHIN;
+        while !self.shared.is_stopping() && Instant::now() < end {
+            if self.shared.state().totals().unfinished == 0 {
+                return;
+            }
+            self.shared.note_poll();
+            self.burial.hand_over(self.shared);
+            std::thread::sleep(HOUSEKEEPING);
+        }
     }
 
     fn note(&self, error: &KafkaError) {
@@ -206,5 +230,23 @@ impl Poller<'_> {
                 tracing::debug!(%error, partitions = list.count(), "could not pause or resume");
             }
         }
+    }
+}
+
+/// Whether a batch failed its checksum, which the client looks at where `check.crcs` is set.
+fn is_unreadable(error: &KafkaError) -> bool {
+    error.rdkafka_error_code() == Some(Code::BadMessage)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_batch_that_cannot_be_read_ends_its_consumer() {
+        let ends = |code| is_unreadable(&KafkaError::MessageConsumption(code));
+
+        assert!(ends(Code::BadMessage));
+        assert!(!ends(Code::UnknownTopicOrPartition) && !ends(Code::BrokerTransportFailure));
     }
 }
