@@ -95,7 +95,7 @@ pub(super) struct Letter {
 pub(super) struct Grave {
     epoch: i64,
     position: i64,
-    /// Each letter has a number of its own, so that a late answer ends none but its own.
+    /// Each letter has a number of its own, so that a late failure is held against none but its own.
     letter: u64,
 }
 
@@ -146,12 +146,13 @@ impl State {
         letters
     }
 
-    /// Takes what has become of a letter; the event's record and how often it was tried, if the letter still counts.
+    /// Takes what has become of a letter; the event's record and how often it was tried, if the letter still counts. One
+    /// that is safe counts as long as its event is not finished, however late: another that is under way then is a copy.
     pub(super) fn delivered(&mut self, grave: Grave, delivery: Delivery, now: Instant) -> Option<Letter> {
         let name = self.epochs.get(&grave.epoch)?;
         let partition = self.partitions.get_mut(name)?;
         let entry = partition.entries.get_mut(&grave.position)?;
-        let letter = entry.letter(grave)?;
+        let letter = entry.letter(grave, delivery)?;
         let death = entry.death.as_mut()?;
         death.under_way = None;
         match (delivery, death.form.cut()) {
@@ -180,11 +181,12 @@ impl Partition {
 }
 
 impl Entry {
-    /// The letter that is under way, if it is this one.
-    fn letter(&self, grave: Grave) -> Option<Letter> {
+    /// The letter of this event, if it is the one that is under way or is safe.
+    fn letter(&self, grave: Grave, delivery: Delivery) -> Option<Letter> {
         let death = self.death.as_ref()?;
         let under_way = death.under_way.map(|(letter, _)| letter);
-        (under_way == Some(grave.letter)).then(|| Letter {
+        let counts = under_way == Some(grave.letter) || delivery == Delivery::Safe;
+        counts.then(|| Letter {
             grave,
             record: Arc::clone(&self.record),
             attempts: self.attempt,

@@ -2,7 +2,7 @@
 
 use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop, prop_oneof, proptest};
 
-use super::super::letters::{Delivery, Form, UNDER_WAY_MAX};
+use super::super::letters::{Delivery, Form, Letter, UNDER_WAY_MAX};
 use super::world::{Step, World, name};
 use super::*;
 
@@ -122,15 +122,59 @@ fn a_letter_whose_answer_never_comes_is_written_again() {
     world.hand_letters();
 
     assert_eq!(world.letters.len(), 1);
+    let (state, now) = (&mut world.state, world.now);
     assert!(
-        world
-            .state
-            .delivered(lost.grave, Delivery::Safe, world.now)
-            .is_none(),
-        "a late answer ends no letter but its own"
+        state.delivered(lost.grave, Delivery::Unwritten, now).is_none(),
+        "a late failure is held against no letter but its own"
     );
     world.answer(0, 0);
     assert_eq!(world.state.totals().unfinished, 0);
+}
+
+/// An event whose letter is written again, and the letter before that had no answer.
+fn overdue() -> (World, Letter) {
+    let mut world = World::new();
+    world.arrive(0, &[0]);
+    world.claim(1);
+    world.settle(0, 2);
+    world.hand_letters();
+    let late = world.letters.pop().unwrap();
+    for seconds in [30, 1] {
+        world.now += Duration::from_secs(seconds);
+        world.hand_letters();
+    }
+    assert_eq!(world.letters.len(), 1);
+    (world, late)
+}
+
+#[test]
+fn a_letter_that_is_known_to_be_safe_late_need_not_be_written_again() {
+    let (mut world, late) = overdue();
+
+    let counted = world.state.delivered(late.grave, Delivery::Safe, world.now);
+
+    assert!(counted.is_some());
+    assert_eq!(world.state.totals().unfinished, 0);
+    assert_eq!(world.state.totals().dead_letters, 1);
+    let again = world.letters.pop().unwrap();
+    assert!(
+        world
+            .state
+            .delivered(again.grave, Delivery::Safe, world.now)
+            .is_none(),
+        "it is one dead letter"
+    );
+}
+
+#[test]
+fn a_letter_that_is_safe_late_ends_nothing_of_a_new_assignment() {
+    let (mut world, late) = overdue();
+    world.rebalance();
+
+    let counted = world.state.delivered(late.grave, Delivery::Safe, world.now);
+
+    assert!(counted.is_none());
+    assert_eq!(world.state.totals().unfinished, 1);
 }
 
 #[test]
