@@ -15,7 +15,7 @@ use rdkafka::message::{Header, Message, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, Producer, ThreadedProducer};
 use tokio::time::Instant;
 
-use super::letters::{Delivery, Form, Grave, Letter};
+use super::letters::{Delivery, Form, Grave, Letter, Letters};
 use super::options::DeadLetters;
 use super::reading::headers_of;
 use super::shared::Shared;
@@ -47,6 +47,8 @@ pub(super) struct Writer {
 struct Made {
     producer: ThreadedProducer<Undertaker>,
     at: Instant,
+    /// It leaves letters without an answer: the thread that has them may be gone.
+    is_silent: bool,
 }
 
 impl Burial {
@@ -97,6 +99,7 @@ impl Burial {
             Self::Topic(writer) => writer.hand_over(&letters),
             Self::Drop => {
                 let dropped = letters
+                    .due
                     .iter()
                     .filter_map(|letter| shared.delivered(letter.grave, Delivery::Safe));
                 dropped.for_each(|letter| say_dead(&letter));
@@ -104,7 +107,7 @@ impl Burial {
         }
     }
 
-    /// Replaces the client if it has given up for good, as when it was not allowed to write for a while.
+    /// Replaces the client if it has given up for good, as when it was not allowed to write for a while, or is silent.
     pub(super) fn renew(&self) {
         if let Self::Topic(writer) = self {
             writer.renew();
@@ -117,6 +120,7 @@ fn make(config: &ClientConfig, undertaker: Undertaker) -> KafkaResult<Made> {
     Ok(Made {
         producer,
         at: Instant::now(),
+        is_silent: false,
     })
 }
 
@@ -125,25 +129,39 @@ impl Writer {
         self.producer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn hand_over(&self, letters: &[Letter]) {
-        if letters.is_empty() {
+    fn hand_over(&self, letters: &Letters) {
+        if let Some(overdue) = letters.overdue {
+            self.note_overdue(overdue);
+            self.renew();
+        }
+        if letters.due.is_empty() {
             return;
         }
         let made = self.made();
-        for letter in letters {
+        for letter in &letters.due {
             if let Err(error) = send(&self.topic, &made.producer, letter) {
                 made.producer.client().context().note(letter.grave, Some(&error));
             }
         }
     }
 
+    /// Notes when the last letter was handed over that should have had its answer. The producer before this one may have had it.
+    fn note_overdue(&self, since: Instant) {
+        let mut made = self.made();
+        made.is_silent |= since >= made.at;
+    }
+
     fn renew(&self) {
         let mut made = self.made();
-        let fatal = made.producer.client().fatal_error();
-        let Some((_, why)) = fatal.filter(|_| made.at.elapsed() > RENEWED_AFTER) else {
-            return;
+        let why = match made.producer.client().fatal_error() {
+            Some((_, why)) => self.settings.redact(&why),
+            None if made.is_silent => "letters are overdue that should have been answered".to_owned(),
+            None => return,
         };
-        tracing::warn!(why = %self.settings.redact(&why), "the producer of dead letters is made anew");
+        if made.at.elapsed() <= RENEWED_AFTER {
+            return;
+        }
+        tracing::warn!(%why, "the producer of dead letters is made anew");
         let undertaker = Undertaker::new(&self.topic, &self.settings, &self.shared);
         // It panics where the system gives it no thread.
         let another = catch_unwind(AssertUnwindSafe(|| make(&self.config, undertaker)));
@@ -203,4 +221,76 @@ fn headers(letter: &Letter) -> OwnedHeaders {
         });
     }
     headers
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::num::NonZeroU32;
+
+    use outbox_core::{ClaimRequest, KeyPolicy, Outcome, Settlement};
+    use rdkafka::Timestamp;
+    use rdkafka::message::OwnedMessage;
+
+    use super::super::options::SourceOptions;
+    use super::*;
+    use crate::TopicName;
+
+    /// A broker that is not there.
+    pub(in super::super) fn settings() -> KafkaSettings {
+        KafkaSettings::new("127.0.0.1:9")
+    }
+
+    /// What is shared, with that many events that have failed for good.
+    pub(in super::super) fn with_deaths(count: i64) -> Arc<Shared> {
+        let shared = Arc::new(Shared::new(SourceOptions::default()));
+        shared.state().assign(("t".to_owned(), 0));
+        for offset in 0..count {
+            let (topic, time) = ("t".to_owned(), Timestamp::NotAvailable);
+            shared.take(OwnedMessage::new(None, None, topic, time, 0, offset, None));
+        }
+        let request = ClaimRequest::new(NonZeroU32::MAX, Duration::from_secs(60));
+        let taken = shared.state().claim(&request, Instant::now());
+        for taken in taken {
+            let settlement = Settlement {
+                token: taken.token,
+                position: taken.position,
+                id: taken.facts.id,
+                outcome: Outcome::Failed {
+                    error: "no".to_owned(),
+                    done: vec![],
+                    key: KeyPolicy::GoOn,
+                },
+            };
+            assert!(shared.state().settle(&settlement, Instant::now()));
+        }
+        shared
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_producer_that_leaves_letters_unanswered_is_replaced_once() {
+        let shared = with_deaths(1);
+        let letters = DeadLetters::Topic(TopicName::new("dead").unwrap());
+        let burial = Burial::new(&settings(), letters, &shared).unwrap();
+        let Burial::Topic(writer) = &burial else { panic!() };
+        let first = writer.made().at;
+        let pass = async |seconds| {
+            tokio::time::advance(Duration::from_secs(seconds)).await;
+            burial.hand_over(&shared);
+            burial.renew();
+            writer.made().at
+        };
+
+        assert_eq!(pass(0).await, first);
+        assert_eq!(pass(29).await, first, "its answer may still come");
+        let second = pass(1).await;
+        assert_ne!(second, first);
+        assert_eq!(
+            pass(10).await,
+            second,
+            "the letter has been handed to it just now"
+        );
+
+        writer.note_overdue(first);
+        assert_eq!(pass(10).await, second, "that letter was the first one's");
+    }
 }

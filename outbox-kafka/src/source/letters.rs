@@ -99,6 +99,14 @@ pub(super) struct Grave {
     letter: u64,
 }
 
+/// What there is to be written.
+#[derive(Debug)]
+pub(super) struct Letters {
+    pub(super) due: Vec<Letter>,
+    /// When the last letter was handed over whose answer is found to be overdue.
+    pub(super) overdue: Option<Instant>,
+}
+
 /// What has become of a letter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Delivery {
@@ -109,15 +117,20 @@ pub(super) enum Delivery {
 
 impl State {
     /// The letters that are to be written now. They are under way from here on.
-    pub(super) fn letters(&mut self, now: Instant) -> Vec<Letter> {
-        let (mut letters, mut number) = (Vec::new(), self.last_letter);
+    pub(super) fn letters(&mut self, now: Instant) -> Letters {
+        let (mut letters, mut overdue, mut number) = (Vec::new(), None, self.last_letter);
         for partition in self.partitions.values_mut() {
             let dead = partition
                 .entries
                 .values_mut()
                 .filter_map(|entry| entry.death.as_mut());
-            dead.filter(|death| death.under_way.is_some_and(|(_, since)| now >= since + OVERDUE))
-                .for_each(|death| death.rest(now));
+            for death in dead {
+                let since = death.under_way.map(|(_, since)| since);
+                if since.is_some_and(|since| now >= since + OVERDUE) {
+                    overdue = overdue.max(since);
+                    death.rest(now);
+                }
+            }
             let under_way = partition.dead().filter(|death| death.under_way.is_some());
             let room = UNDER_WAY_MAX.saturating_sub(under_way.count());
             let epoch = partition.epoch;
@@ -143,7 +156,10 @@ impl State {
             letters.extend(due.take(room));
         }
         self.last_letter = number;
-        letters
+        Letters {
+            due: letters,
+            overdue,
+        }
     }
 
     /// Takes what has become of a letter; the event's record and how often it was tried, if the letter still counts. One

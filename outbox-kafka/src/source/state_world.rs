@@ -184,7 +184,7 @@ impl World {
 
     pub(super) fn hand_letters(&mut self) {
         let before = self.state.totals().unburied;
-        let letters = self.state.letters(self.now);
+        let letters = self.state.letters(self.now).due;
         assert!(letters.len() <= before.min(UNDER_WAY_MAX));
         self.letters.extend(letters);
     }

@@ -1,5 +1,6 @@
 //! What becomes of dead letters: noted and said in the producer's own thread.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -56,6 +57,20 @@ impl Undertaker {
         }
     }
 
+    /// Takes the producer's answer. What has become of the letter is noted before it is said, and who listens to that may
+    /// panic: the thread has the answers of all letters to give.
+    fn answered(&self, grave: Grave, error: Option<&KafkaError>) {
+        let note = || match error {
+            // The producer has ended, with the source or because it was of no use any more: that is no news.
+            Some(error) if is_purged(error) => {
+                self.shared.delivered(grave, Delivery::Unwritten);
+            }
+            _ => self.note(grave, error),
+        };
+        // It is in the output already.
+        let _ = catch_unwind(AssertUnwindSafe(note));
+    }
+
     fn say_unwritten(&self, error: &KafkaError) {
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         if said.is_some_and(|said| said.elapsed() < SAID_EVERY) {
@@ -85,14 +100,7 @@ impl ProducerContext for Undertaker {
     type DeliveryOpaque = Box<Grave>;
 
     fn delivery(&self, result: &DeliveryResult<'_>, grave: Box<Grave>) {
-        match result {
-            Ok(_) => self.note(*grave, None),
-            // The producer has ended, with the source or because it was of no use any more: that is no news.
-            Err((error, _)) if is_purged(error) => {
-                self.shared.delivered(*grave, Delivery::Unwritten);
-            }
-            Err((error, _)) => self.note(*grave, Some(error)),
-        }
+        self.answered(*grave, result.as_ref().err().map(|(error, _)| error));
     }
 }
 
@@ -129,4 +137,51 @@ fn is_too_large(error: &KafkaError) -> bool {
         error.rdkafka_error_code(),
         Some(Code::MessageSizeTooLarge | Code::MessageBatchTooLarge)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing::span::{Attributes, Id, Record};
+    use tracing::{Event, Metadata, Subscriber};
+
+    use super::super::burial::tests::{settings, with_deaths};
+    use super::*;
+
+    /// Panics at whatever is said.
+    struct Broken;
+
+    impl Subscriber for Broken {
+        fn enabled(&self, _: &Metadata<'_>) -> bool {
+            true
+        }
+
+        fn event(&self, _: &Event<'_>) {
+            panic!("a subscriber that panics");
+        }
+
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+        fn enter(&self, _: &Id) {}
+        fn exit(&self, _: &Id) {}
+    }
+
+    #[test]
+    fn a_panic_of_whoever_hears_of_a_letter_is_not_the_end_of_the_answers() {
+        let shared = with_deaths(2);
+        let undertaker = Undertaker::new("dead", &settings(), &shared);
+        let letters = shared.state().letters(Instant::now()).due;
+
+        tracing::subscriber::with_default(Broken, || {
+            for letter in letters {
+                undertaker.answered(letter.grave, None);
+            }
+        });
+
+        assert_eq!(shared.state().totals().dead_letters, 2);
+        assert_eq!(shared.state().totals().unfinished, 0);
+    }
 }
