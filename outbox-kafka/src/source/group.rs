@@ -105,6 +105,7 @@ impl ClientContext for Group {
                     committed_offset: partition.committed_offset,
                     end: partition.ls_offset,
                     queued: partition.fetchq_cnt,
+                    is_begun: !matches!(&*partition.fetch_state, "none" | "stopping" | "stopped"),
                     since: Instant::now(),
                 };
                 self.shared.report((topic.clone(), number), reported);

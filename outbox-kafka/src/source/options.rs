@@ -39,8 +39,8 @@ pub struct SourceOptions {
     pub window_max: usize,
     /// How often finished offsets are committed. Defaults to half a second.
     pub commit_interval: Duration,
-    /// After so long without progress on a partition that has more to read, the consumer is made anew.
-    /// Defaults to one minute.
+    /// After so long without progress on a partition that has more to read, or whose reading does not begin, the consumer
+    /// is made anew. Defaults to one minute.
     pub stall_timeout: Duration,
 }
 

@@ -167,7 +167,7 @@ impl Poller<'_> {
             }
             if let Some((topic, partition)) = self.shared.stalled() {
                 return Some(format!(
-                    "nothing comes from {topic} [{partition}], although there is more"
+                    "nothing comes from {topic} [{partition}], although there is more or its reading has not begun"
                 ));
             }
         }

@@ -29,13 +29,21 @@ pub(super) struct Reported {
     pub(super) end: i64,
     /// What the client has fetched and not given out – of all partitions, since they share a queue.
     pub(super) queued: i64,
+    /// Its reading has begun, or where it begins is being asked for. It never is if the client got an error instead of the
+    /// group's offsets; no records are known to be there then either.
+    pub(super) is_begun: bool,
     /// Since when it could have moved, and has not.
     pub(super) since: Instant,
 }
 
 impl Reported {
-    fn has_more(&self) -> bool {
-        self.next_offset < self.end
+    fn could_move(&self) -> bool {
+        !self.is_begun || self.next_offset < self.end
+    }
+
+    /// What is another if it has moved.
+    fn place(&self) -> (bool, i64, i64) {
+        (self.is_begun, self.app_offset, self.next_offset)
     }
 }
 
@@ -49,13 +57,11 @@ impl Reports {
         let mut partitions = state.partitions();
         let paused = partitions.any(|(paused, partition)| *paused == name && partition.paused);
         // While it need not move, it does not begin to be late.
-        let idle = paused || !reported.has_more();
-        if let Some(before) = self.0.get(&name).filter(|_| !idle) {
-            let moved =
-                (before.app_offset, before.next_offset) != (reported.app_offset, reported.next_offset);
-            if !moved {
-                reported.since = before.since;
-            }
+        let idle = paused || !reported.could_move();
+        if let Some(before) = self.0.get(&name).filter(|_| !idle)
+            && before.place() == reported.place()
+        {
+            reported.since = before.since;
         }
         self.0.insert(name, reported);
     }
@@ -68,12 +74,13 @@ impl Reports {
         self.0.clear();
     }
 
-    /// A partition that has more to read, is not paused, and has not moved for longer than that.
+    /// A partition that has more to read or whose reading has not begun, is not paused, and has not moved for longer than
+    /// that.
     pub(super) fn stalled(&self, state: &State, timeout: Duration) -> Option<Name> {
         let mut read = state.partitions().filter(|(_, partition)| !partition.paused);
         let stalled = read.find(|(name, _)| {
             let reported = self.0.get(*name);
-            reported.is_some_and(|reported| reported.has_more() && reported.since.elapsed() > timeout)
+            reported.is_some_and(|reported| reported.could_move() && reported.since.elapsed() > timeout)
         });
         stalled.map(|(name, _)| name.clone())
     }
@@ -125,7 +132,20 @@ mod tests {
                 committed_offset: 4,
                 end,
                 queued: 0,
+                is_begun: true,
                 since: Instant::now(),
+            }
+        }
+
+        /// As of an assignment whose reading has not begun.
+        fn before() -> Self {
+            Self {
+                app_offset: -1001,
+                next_offset: 0,
+                committed_offset: -1001,
+                end: -1001,
+                is_begun: false,
+                ..Self::of(0, 0)
             }
         }
     }
@@ -148,6 +168,46 @@ mod tests {
         assert_eq!(shared.stalled(), Some(name()));
         report(&shared, 30, 11);
         assert_eq!(shared.stalled(), None, "it moved");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_partition_whose_reading_never_begins_is_stalled() {
+        let shared = Shared::new(SourceOptions::default());
+        shared.state().assign(name());
+        shared.report(name(), Reported::before());
+        tokio::time::advance(shared.options.stall_timeout).await;
+        shared.report(name(), Reported::before());
+        assert_eq!(shared.stalled(), None);
+
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(shared.stalled(), Some(name()));
+
+        let empty = Reported {
+            end: 0,
+            is_begun: true,
+            ..Reported::before()
+        };
+        shared.report(name(), empty);
+        tokio::time::advance(shared.options.stall_timeout * 2).await;
+        assert_eq!(shared.stalled(), None, "there is nothing to read");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_partition_that_has_just_begun_has_its_time() {
+        let shared = Shared::new(SourceOptions::default());
+        shared.state().assign(name());
+        shared.report(name(), Reported::before());
+        tokio::time::advance(shared.options.stall_timeout).await;
+
+        let begun = Reported {
+            end: 20,
+            is_begun: true,
+            ..Reported::before()
+        };
+        shared.report(name(), begun);
+        tokio::time::advance(Duration::from_secs(1)).await;
+
+        assert_eq!(shared.stalled(), None);
     }
 
     #[tokio::test(start_paused = true)]

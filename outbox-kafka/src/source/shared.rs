@@ -157,7 +157,7 @@ impl Shared {
         self.reports().clear();
     }
 
-    /// A partition that has more to read, is not paused, and has not moved for too long.
+    /// A partition that should move and has not for too long.
     pub(super) fn stalled(&self) -> Option<Name> {
         self.reports().stalled(&self.state(), self.options.stall_timeout)
     }
