@@ -165,6 +165,7 @@ CREATE SEQUENCE "outbox"."outbox_lease_mark" MINVALUE 0 START 0;
 
 -- Lock numbers derive from the table, so that several outboxes in one database do not wait for each other.
 --   1 claims, and whoever changes pending events by hand   2 held by a sleeping relay   3 migrations
+--   4 a publisher that notifies
 CREATE FUNCTION "outbox"."outbox_lock_number"(kind integer) RETURNS bigint
     LANGUAGE sql STABLE PARALLEL SAFE
     RETURN (1330600000 + kind)::bigint << 32 | '"outbox"."outbox"'::pg_catalog.regclass::pg_catalog.oid::bigint;

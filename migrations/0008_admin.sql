@@ -32,9 +32,10 @@ CREATE TRIGGER "outbox_audit_final" BEFORE UPDATE ON "outbox"."outbox_audit"
     FOR EACH ROW WHEN (OLD.finished_at IS NOT NULL OR NEW.events < OLD.events OR NEW.reached < OLD.reached)
     EXECUTE FUNCTION "outbox"."outbox_audit_final"();
 
--- Wakes a relay that sleeps. Without the handshake: operators are few, and a relay that is about to sleep listens already.
+-- Wakes all relays that sleep, on a channel of their own; only one of them listens to publishers. Without the handshake:
+-- operators are few, and a relay that is about to sleep looks once more.
 CREATE FUNCTION "outbox"."outbox_wake_now"() RETURNS void LANGUAGE sql AS $$
-    SELECT pg_catalog.pg_notify("outbox"."outbox_channel"(), '')
+    SELECT pg_catalog.pg_notify('outbox_relays_' || "outbox"."outbox_lock_number"(2), '')
 $$;
 
 -- Waits until no settlement of these keys (texts of outbox_key) is under way, and lets none begin until this transaction

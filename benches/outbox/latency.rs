@@ -13,6 +13,8 @@ use sqlx::{Connection, Executor, Row};
 use crate::harness::{Lab, Report, Size, Target, event, quantile};
 
 const EVENTS: usize = 1_000;
+/// So many before, whose latency does not count.
+const WARM: usize = 50;
 const PAUSE: Duration = Duration::from_millis(5);
 
 const FLOOR: &str = "DROP TABLE IF EXISTS raw;
@@ -66,14 +68,14 @@ pub(crate) async fn run(size: Size) {
 }
 
 /// Publishes one event after the other; returns when each commit was sent.
-async fn publish(lab: &Lab, wake: &'static str) -> HashMap<EventId, Instant> {
+async fn publish(lab: &Lab, wake: &'static str, events: usize) -> HashMap<EventId, Instant> {
     let mut connection = lab.connect().await;
     let set = format!("SET outbox.wake = '{wake}'");
     connection.execute(sqlx::AssertSqlSafe(set)).await.unwrap();
     let publisher = PgPublisher::new(&Names::default());
     let mut sent = HashMap::new();
     let mut clock = tokio::time::interval(PAUSE);
-    for n in 0..EVENTS {
+    for n in 0..events {
         clock.tick().await;
         let event = event(n, 0);
         let id = event.id;
@@ -96,13 +98,11 @@ async fn relay(lab: &Lab, wake: &'static str) -> Vec<f64> {
         .build()
         .unwrap()
         .spawn();
-    // One to begin with: the relay has its sessions, and is awake.
-    let mut connection = lab.connect().await;
-    let publisher = PgPublisher::new(&Names::default());
-    publisher.publish(&mut connection, event(0, 0)).await.unwrap();
-    wait_for(&arrivals, 1).await;
-    let sent = publish(lab, wake).await;
-    wait_for(&arrivals, EVENTS + 1).await;
+    // Some to begin with: the relay has its sessions, and these have their plans.
+    let first = publish(lab, "handshake", WARM).await;
+    wait_for(&arrivals, first.len()).await;
+    let sent = publish(lab, wake, EVENTS).await;
+    wait_for(&arrivals, first.len() + EVENTS).await;
     relay.shutdown().await.unwrap();
     let arrived = arrivals.0.lock().unwrap();
     sent.iter()
@@ -124,7 +124,7 @@ async fn floor(lab: &Lab) -> Vec<f64> {
     let mut claims = lab.connect().await;
     let worker = tokio::spawn(async move {
         let mut arrived = HashMap::new();
-        while arrived.len() < EVENTS {
+        while arrived.len() < WARM + EVENTS {
             listener.recv().await.unwrap();
             let sql =
                 "UPDATE raw SET status = 'completed' WHERE status = 'pending' RETURNING seq, payload::text";
@@ -138,7 +138,7 @@ async fn floor(lab: &Lab) -> Vec<f64> {
     let mut connection = lab.connect().await;
     let mut sent = Vec::new();
     let mut clock = tokio::time::interval(PAUSE);
-    for n in 0..EVENTS {
+    for n in 0..WARM + EVENTS {
         clock.tick().await;
         let mut transaction = connection.begin().await.unwrap();
         sqlx::query(
@@ -155,6 +155,7 @@ async fn floor(lab: &Lab) -> Vec<f64> {
     let arrived = worker.await.unwrap();
     sent.iter()
         .enumerate()
+        .skip(WARM)
         .map(|(n, sent)| {
             let n = i64::try_from(n).unwrap();
             arrived[&n].duration_since(*sent).as_secs_f64() * 1e3

@@ -20,7 +20,11 @@ async fn a_relay_that_sleeps_is_told() {
         world.publish(event).await;
         let claimed = claim(&source, 1).await;
         let mut listener = PgListener::connect_with(world.pool()).await.unwrap();
-        listener.listen("outbox_new").await.unwrap();
+        let lock: i64 = sqlx::query_scalar("SELECT outbox.outbox_lock_number(2)")
+            .fetch_one(world.pool())
+            .await
+            .unwrap();
+        listener.listen(&format!("outbox_relays_{lock}")).await.unwrap();
         assert_eq!(world.count("outbox.outbox_next_due() <= 0").await, 0);
 
         let back = Outcome::Released {

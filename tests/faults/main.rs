@@ -18,4 +18,5 @@ mod server;
 mod session_defaults;
 mod stop;
 mod wake;
+mod watch;
 mod world;

@@ -11,7 +11,8 @@ use uuid::Uuid;
 
 use super::PgSource;
 use super::claim::Claim;
-use super::listener::{Ears, Hearing, Listener};
+use super::ears::{Ears, Hearing};
+use super::listener::Listener;
 use super::mark::{Flow, Marker};
 use super::reach::reach;
 use super::session::{Sessions, Slow};

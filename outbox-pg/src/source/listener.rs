@@ -1,10 +1,10 @@
 //! Hearing of new events, and the handshake that lets publishers keep quiet while a relay is awake.
 //!
 //! ```text
-//!            idle 100 ms, lock 2 taken (or another sleeper has it)
+//!            few events, lock 2 taken (or another sleeper has it)
 //!   awake ───────────────────────────────────────────────────▶ asleep ◀──▶ unsure
 //!     ▲  polls every few ms                                      │ LISTENs, pings   polls: a ping is not answered
-//!     └────────── notified, or the relay found events ───────────┘
+//!     └────────── many events, or publishers that crowd ─────────┘
 //!     ▲                                                          │
 //!     └──────────────── connected, LISTENing ◀── down ◀──────────┘ connection lost
 //! ```
@@ -14,133 +14,49 @@
 //! asleep sees lock 2 taken and notifies. In between, the shared lock of a publisher that saw the relay awake keeps the
 //! relay from falling asleep until that publisher has ended; after falling asleep the relay looks once more.
 //!
+//! While events are few, a relay looks at each notification and stays asleep: that is sooner than the next poll would be,
+//! and less work. Publishers that notify commit one after the other, though. So once there are many events, or most
+//! publishers meet another one that notifies, the relay wakes and polls.
+//!
+//! Of several sleepers the one with the lock keeps watch: it alone listens to publishers. If its relay has no room, or
+//! polls from now on, it gives up the lock and tells the others, on a channel of their own, to wake.
+//!
 //! # Failure
 //! Losing the connection loses the lock with it. The relay polls at the fallback interval until it listens again, and
 //! then looks at once. A connection that went silent shows by a ping, which a sleeper sends in each half of the fallback:
 //! while one has no answer for the other half, the relay polls too. So a deaf sleeper finds an event within the fallback.
-//! A sleeper that wakes by itself notifies the others, which may sleep on the strength of its lock; if it dies instead,
-//! one of them takes the lock when it next asks.
+//! If the sleeper that keeps watch dies, another one takes the lock when it next asks, every two seconds.
 //!
-//! Nobody notifies when a schedule or a retry falls due, or when the lease of a relay that is gone ends. A sleeper asks
-//! every two seconds when that will be, and has the relay look then.
+//! Nobody notifies when a schedule or a retry falls due, or when the lease of a relay that is gone ends. Every sleeper asks
+//! every two seconds when that will be, and has the relay look then. It finds, too, what one that keeps watch and is frozen
+//! left lying.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use sqlx::postgres::{PgListener, PgPoolOptions};
 use sqlx::{Acquire, Connection, PgPool, Row};
-use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
 
+use super::ears::{Ears, Hearing};
+use super::pace::Crowd;
 use crate::sql::Sql;
 
-/// How long nothing must be found before a relay tries to sleep.
-const IDLE: Duration = Duration::from_millis(100);
+/// How long a relay polls at least, once it is woken.
+const VIGIL: Duration = Duration::from_millis(100);
 /// How often a sleeper asks what will be due, and one without the lock tries for it.
 const ASK: Duration = Duration::from_secs(2);
+/// And how long after it was notified: what was published may be due later.
+const ASK_SOON: Duration = Duration::from_millis(250);
 /// How long a statement of the listener may take until its connection counts as lost.
 const DEADLINE: Duration = Duration::from_secs(5);
 /// A sleeper looks no more often than this, when the end of a lease is past and the relay did not take its events.
 const DUE_GRAIN: Duration = Duration::from_millis(50);
+/// A relay that has not begun to look so long after it was told to has no room.
+const HURRY: Duration = Duration::from_millis(50);
 /// The pause between polls of a relay that is awake grows from the first to the second.
-pub(super) const POLL_MIN: Duration = Duration::from_millis(2);
+pub(super) const POLL_MIN: Duration = Duration::from_millis(1);
 pub(super) const POLL_MAX: Duration = Duration::from_millis(100);
-
-/// What the listener and the relay tell each other.
-#[derive(Debug)]
-pub(super) struct Ears {
-    /// Set when events may be due.
-    pub(super) hint: Notify,
-    /// Set when the relay found events by itself.
-    found: Notify,
-    state: AtomicU8,
-    born: Instant,
-    /// Milliseconds since birth at which a claim was last made, and last found something.
-    last_claim: AtomicU64,
-    last_found: AtomicU64,
-    /// Whether the last claim came back full: there is more, surely.
-    full: AtomicBool,
-}
-
-/// How the relay hears of new events at present.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub(super) enum Hearing {
-    PollOnly,
-    Down,
-    Awake,
-    Asleep,
-    /// Asleep, and the server does not answer: perhaps nothing would be heard.
-    Unsure,
-}
-
-impl Ears {
-    pub(super) fn new(hearing: Hearing) -> Self {
-        Self {
-            hint: Notify::new(),
-            found: Notify::new(),
-            state: AtomicU8::new(hearing as u8),
-            born: Instant::now(),
-            last_claim: AtomicU64::new(0),
-            last_found: AtomicU64::new(0),
-            full: AtomicBool::new(false),
-        }
-    }
-
-    pub(super) fn hearing(&self) -> Hearing {
-        match self.state.load(Ordering::Acquire) {
-            0 => Hearing::PollOnly,
-            1 => Hearing::Down,
-            2 => Hearing::Awake,
-            3 => Hearing::Asleep,
-            _ => Hearing::Unsure,
-        }
-    }
-
-    /// The relay made a claim.
-    pub(super) fn claimed(&self, found: bool, full: bool) {
-        self.full.store(full, Ordering::Relaxed);
-        let now = self.now();
-        self.last_claim.store(now, Ordering::Relaxed);
-        if found {
-            self.last_found.store(now, Ordering::Relaxed);
-            if self.hearing() == Hearing::Asleep {
-                self.found.notify_one();
-            }
-        }
-    }
-
-    /// Whether the last claim came back full.
-    pub(super) fn full(&self) -> bool {
-        self.full.load(Ordering::Relaxed)
-    }
-
-    /// How long ago a claim last found something.
-    pub(super) fn quiet_for(&self) -> Duration {
-        Duration::from_millis(self.now().saturating_sub(self.last_found.load(Ordering::Relaxed)))
-    }
-
-    fn now(&self) -> u64 {
-        u64::try_from(self.born.elapsed().as_millis()).unwrap_or(u64::MAX)
-    }
-
-    /// Whether the relay finds nothing, or is full and does not even look: either way it does not poll for publishers.
-    fn idle(&self) -> bool {
-        let unused =
-            Duration::from_millis(self.now().saturating_sub(self.last_claim.load(Ordering::Relaxed)));
-        self.quiet_for() >= IDLE || unused >= IDLE
-    }
-
-    fn set(&self, hearing: Hearing) {
-        self.become_quietly(hearing);
-        self.hint.notify_one();
-    }
-
-    fn become_quietly(&self, hearing: Hearing) {
-        self.state.store(hearing as u8, Ordering::Release);
-    }
-}
 
 /// What the listener needs to know.
 #[derive(Debug, Clone)]
@@ -158,11 +74,14 @@ pub(super) struct Listener {
 /// Why a session of the listener ended.
 type Ended = sqlx::Error;
 
+/// What a publisher says that met another one. Others say nothing.
+const CROWD: &str = "crowd";
+
 /// What ended a nap.
+#[derive(PartialEq, Eq)]
 enum Woken {
-    Notified,
-    /// The relay found events by itself.
-    Found,
+    /// The relay is to poll.
+    Up,
     Rested,
 }
 
@@ -204,82 +123,97 @@ impl Listener {
             .await?;
         let mut listener = PgListener::connect_with(&own).await?;
         listener.eager_reconnect(false);
-        within(listener.listen(&self.channel)).await?;
+        within(listener.listen(&self.relays_channel())).await?;
         Ok(listener)
+    }
+
+    /// On which sleepers are told to wake: by the one that kept watch, and by `outbox_wake_now`.
+    fn relays_channel(&self) -> String {
+        format!("outbox_relays_{}", self.lock)
     }
 
     async fn session(&self, mut listener: PgListener) -> Result<(), Ended> {
         self.ears.set(Hearing::Awake);
+        let mut awake_until = Instant::now();
         loop {
-            let mut holder = self.fall_asleep(&mut listener).await?;
+            let mut on_watch = self.fall_asleep(&mut listener, awake_until).await?;
             // ORDER: asleep first, then the hint that comes with it, so that the relay looks once more.
             self.ears.set(Hearing::Asleep);
-            let notified = self.sleep(&mut listener, &mut holder).await?;
+            self.sleep(&mut listener, &mut on_watch).await?;
             // ORDER: awake before the lock is given up, or publishers would keep quiet for one that still sleeps.
             self.ears.set(Hearing::Awake);
-            if holder {
-                self.give_up_the_lock(&mut listener, notified).await?;
+            awake_until = Instant::now() + VIGIL;
+            if on_watch {
+                within(self.end_watch(&mut listener)).await?;
             }
         }
     }
 
-    async fn give_up_the_lock(&self, listener: &mut PgListener, notified: bool) -> Result<(), Ended> {
-        let unlock = sqlx::query("SELECT pg_advisory_unlock($1)").bind(self.lock);
-        within(unlock.execute(&mut *listener)).await?;
-        if !notified {
-            let notify = sqlx::query("SELECT pg_notify($1, '')").bind(&self.channel);
-            within(notify.execute(listener)).await?;
+    /// Takes the sleeper's lock, if it is free, and listens to publishers. What was published in between is there to be found.
+    async fn begin_watch(&self, listener: &mut PgListener) -> Result<bool, Ended> {
+        let lock = sqlx::query_scalar("SELECT pg_try_advisory_lock($1)").bind(self.lock);
+        let locked = lock.fetch_one(&mut *listener).await?;
+        if locked {
+            listener.listen(&self.channel).await?;
         }
+        Ok(locked)
+    }
+
+    async fn end_watch(&self, listener: &mut PgListener) -> Result<(), Ended> {
+        let unlock = sqlx::query("SELECT pg_advisory_unlock($1)").bind(self.lock);
+        unlock.execute(&mut *listener).await?;
+        listener.unlisten(&self.channel).await?;
+        let wake = sqlx::query("SELECT pg_notify($1, '')").bind(self.relays_channel());
+        wake.execute(listener).await?;
         Ok(())
     }
 
-    /// Waits until the relay may sleep. Returns whether this session holds the sleeper's lock; if not, another one does.
-    async fn fall_asleep(&self, listener: &mut PgListener) -> Result<bool, Ended> {
+    /// Waits until the relay may sleep. Returns whether this session keeps watch; if not, another one does.
+    async fn fall_asleep(&self, listener: &mut PgListener, awake_until: Instant) -> Result<bool, Ended> {
         let mut pause = POLL_MIN;
-        let woken = Instant::now();
         loop {
-            let left = IDLE
-                .saturating_sub(self.ears.quiet_for())
-                .max(IDLE.saturating_sub(woken.elapsed()))
-                .max(pause);
-            match timeout(left, listener.try_recv()).await {
+            let until = awake_until.max(Instant::now() + pause);
+            match timeout_at(until, listener.try_recv()).await {
                 Err(_) => {}
                 Ok(Ok(Some(_))) => self.ears.hint.notify_one(),
                 Ok(Ok(None)) => return Err(sqlx::Error::WorkerCrashed),
                 Ok(Err(error)) => return Err(error),
             }
-            if woken.elapsed() < IDLE || !self.ears.idle() {
-                pause = POLL_MIN;
+            if Instant::now() < awake_until {
                 continue;
             }
-            if within(self.try_lock(listener)).await? {
+            // A publisher may be open that saw this relay awake: then nobody gets the lock.
+            pause = (pause * 2).min(POLL_MAX);
+            if !self.ears.is_idle() {
+                continue;
+            }
+            if within(self.begin_watch(listener)).await? {
                 return Ok(true);
             }
             if self.another_sleeps(listener).await? {
                 return Ok(false);
             }
-            // A publisher is open that saw this relay awake.
-            pause = (pause * 2).min(POLL_MAX);
         }
     }
 
-    /// Sleeps until notified (true), or until the relay has found events by itself (false).
-    async fn sleep(&self, listener: &mut PgListener, holder: &mut bool) -> Result<bool, Ended> {
+    /// Sleeps until the relay should poll.
+    async fn sleep(&self, listener: &mut PgListener, on_watch: &mut bool) -> Result<(), Ended> {
+        let mut crowd = Crowd::default();
         loop {
             let due = self.answered(self.next_due(listener)).await?;
-            let nap = due.map_or(ASK, |due| due.clamp(DUE_GRAIN, ASK));
-            match self.nap(listener, Instant::now() + nap).await? {
-                Woken::Notified => return Ok(true),
-                Woken::Found => return Ok(false),
-                Woken::Rested => {}
+            let asked = Instant::now();
+            let due = due.map(|due| asked + due.max(DUE_GRAIN));
+            let until = due.map_or(asked + ASK, |due| due.min(asked + ASK));
+            if self.nap(listener, until, &mut crowd).await? == Woken::Up {
+                return Ok(());
             }
-            if due.is_some_and(|due| due <= nap) {
+            if due.is_some_and(|due| due <= Instant::now()) {
                 self.ears.hint.notify_one();
             }
-            if !*holder {
+            if !*on_watch {
                 // The sleeper whose lock this one relied on may be gone: take over, and look once more.
-                *holder = self.answered(self.try_lock(listener)).await?;
-                if *holder {
+                *on_watch = self.answered(self.begin_watch(listener)).await?;
+                if *on_watch {
                     self.ears.hint.notify_one();
                 }
             }
@@ -287,15 +221,26 @@ impl Listener {
     }
 
     /// Sleeps no longer than `until`, with a ping in each half of the fallback.
-    async fn nap(&self, listener: &mut PgListener, until: Instant) -> Result<Woken, Ended> {
+    async fn nap(
+        &self,
+        listener: &mut PgListener,
+        mut until: Instant,
+        crowd: &mut Crowd,
+    ) -> Result<Woken, Ended> {
         loop {
-            let ping = until.min(Instant::now() + self.patience());
+            let ping = Instant::now() + self.patience();
             let heard = tokio::select! {
-                heard = timeout_at(ping, listener.try_recv()) => heard,
-                () = self.ears.found.notified() => return Ok(Woken::Found),
+                heard = timeout_at(ping.min(until), listener.try_recv()) => heard,
+                () = self.ears.stirred.notified() => return Ok(Woken::Up),
             };
             match heard {
-                Ok(Ok(Some(_))) => return Ok(Woken::Notified),
+                Ok(Ok(Some(said))) if said.channel() != self.channel => return Ok(Woken::Up),
+                Ok(Ok(Some(said))) => {
+                    if crowd.heard(said.payload() == CROWD) || !self.relay_looks().await {
+                        return Ok(Woken::Up);
+                    }
+                    until = until.min(Instant::now() + ASK_SOON);
+                }
                 Ok(Ok(None)) => return Err(sqlx::Error::WorkerCrashed),
                 Ok(Err(error)) => return Err(error),
                 Err(_) if Instant::now() >= until => return Ok(Woken::Rested),
@@ -305,6 +250,13 @@ impl Listener {
                 }
             }
         }
+    }
+
+    /// Has the relay look; whether it has begun to.
+    async fn relay_looks(&self) -> bool {
+        let mut looks = self.ears.looks.subscribe();
+        self.ears.hint.notify_one();
+        timeout(HURRY, looks.changed()).await.is_ok()
     }
 
     /// The answer to a sleeper. While it is late the relay polls, since a notification may be lost or late as well.
@@ -331,13 +283,6 @@ impl Listener {
         let row = self.next_due.query().fetch_one(listener).await?;
         let ms: Option<f64> = row.try_get(0)?;
         Ok(ms.map(|ms| Duration::from_millis(ms.clamp(0.0, 1e9) as u64 + 1)))
-    }
-
-    async fn try_lock(&self, listener: &mut PgListener) -> Result<bool, Ended> {
-        sqlx::query_scalar("SELECT pg_try_advisory_lock($1)")
-            .bind(self.lock)
-            .fetch_one(listener)
-            .await
     }
 
     async fn another_sleeps(&self, listener: &mut PgListener) -> Result<bool, Ended> {

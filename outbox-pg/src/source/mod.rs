@@ -2,8 +2,10 @@
 
 mod builder;
 mod claim;
+mod ears;
 mod listener;
 mod mark;
+mod pace;
 mod reach;
 mod session;
 mod settle;
@@ -23,12 +25,17 @@ use uuid::Uuid;
 
 pub use self::builder::{PgSourceBuilder, StartError};
 use self::claim::Claim;
-use self::listener::{Ears, Hearing, POLL_MAX, POLL_MIN};
+use self::ears::{Ears, Hearing};
+use self::listener::{POLL_MAX, POLL_MIN};
 use self::mark::Flow;
 use self::session::Sessions;
 use self::settle::Settle;
 use self::sight::Sight;
 use crate::sql::Sql;
+
+/// So long after it last found something, a sleeping relay looks now and then although nothing was heard.
+const LIVELY: Duration = Duration::from_secs(1);
+const POLL_LIVELY: Duration = Duration::from_millis(20);
 
 /// The outbox on Postgres as a [`Source`].
 ///
@@ -63,6 +70,8 @@ impl PgSource {
         // The longer nothing was found, the longer the pause: a tenth of the silence.
         let growing = (self.ears.quiet_for() / 10).max(POLL_MIN);
         match self.ears.hearing() {
+            // Where events come, a notification that is lost costs no more than this.
+            Hearing::Asleep if self.ears.quiet_for() < LIVELY => POLL_LIVELY,
             Hearing::Asleep => Duration::MAX,
             Hearing::Awake => growing.min(POLL_MAX),
             Hearing::Down | Hearing::Unsure | Hearing::PollOnly => growing.min(self.fallback),
@@ -76,14 +85,16 @@ impl Source for PgSource {
         let (claim, worker) = (self.claim.clone(), self.worker);
         let surely = self.ears.full();
         let room = request.max_events.get();
+        if request.excluded_types.is_empty() {
+            self.ears.look();
+        }
         let claimed = self
             .sessions
             .run("claim", |connection| {
                 Box::pin(async move { claim.run(connection, worker, request, surely).await })
             })
             .await?;
-        self.ears
-            .claimed(!claimed.is_empty(), claimed.len() >= room as usize);
+        self.ears.claimed(claimed.len(), claimed.len() >= room as usize);
         self.flow.claimed(claimed.len());
         if claimed.is_empty() {
             self.sight.check(&self.sessions).await?;
