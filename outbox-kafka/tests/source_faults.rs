@@ -7,15 +7,19 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_core::{Context, Envelope, HEADER_BYTES_MAX, HandlerError, Headers, RelayHandle, Source};
+use outbox_core::{
+    Claimed, Context, Envelope, HEADER_BYTES_MAX, HandlerError, Headers, Listening, RelayHandle, Source,
+    SourceError,
+};
 use outbox_inproc::Registry;
 use outbox_kafka::{DeadLetters, KafkaSource, SourceOptions, TopicName};
 use rdkafka::message::{Headers as _, Message, OwnedHeaders};
 use support::cluster::{create_topic, records, unique};
 use support::event::{Counted, envelope, id};
-use support::group::{Group, claim_in_all, completed, handling};
+use support::group::{Group, claim_in_all, completed, handling, request};
 use support::raw::publish_with_header;
 use support::until;
+use tokio::time::Instant;
 
 fn handled(source: &Arc<KafkaSource>) -> RelayHandle {
     let handler = async |_: Counted, _: Context| Ok::<_, HandlerError>(());
@@ -194,5 +198,43 @@ async fn a_source_does_not_take_what_its_dead_letters_rest_on() {
         );
 
         assert_eq!(refused.err().unwrap().setting, setting);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_topic_that_is_not_there_is_named_until_it_is() {
+    let group = Group::shared(1).await;
+    let missing = TopicName::new(unique("missing")).unwrap();
+    let letters = DeadLetters::Topic(group.dead_letters.clone());
+    let topics = [missing.clone()];
+    let source = KafkaSource::new(
+        &group.settings(),
+        (&group.name, &topics),
+        letters,
+        SourceOptions::default(),
+    );
+    let source = source.unwrap();
+
+    let why = until_claims(&source, Result::is_err).await.unwrap_err();
+    let why = std::error::Error::source(&why).unwrap().to_string();
+    assert!(why.contains(missing.as_str()), "{why}");
+    create_topic(&group.bootstrap, missing.as_str(), 1, &[]).await;
+    until_claims(&source, Result::is_ok).await.unwrap();
+
+    assert_eq!(source.listening(), Listening::Up);
+    source.close().await;
+}
+
+type Claims = Result<Vec<Claimed>, SourceError>;
+
+async fn until_claims(source: &KafkaSource, are: impl Fn(&Claims) -> bool) -> Claims {
+    let patience = Instant::now() + Duration::from_secs(120);
+    loop {
+        let claims = source.claim(request(1)).await;
+        if are(&claims) {
+            return claims;
+        }
+        assert!(Instant::now() < patience, "{claims:?}");
+        source.wait(Duration::from_millis(100)).await;
     }
 }

@@ -46,6 +46,17 @@ impl Recipe {
         consumer.subscribe(&topics)?;
         Ok(consumer)
     }
+
+    /// What an error is about that lasts until somebody acts; `None` if it passes by itself. The client says no names.
+    fn cause(&self, code: Code) -> Option<String> {
+        match code {
+            Code::UnknownTopic | Code::UnknownTopicOrPartition | Code::TopicAuthorizationFailed => {
+                Some(format!("of {}", self.topics.join(", ")))
+            }
+            Code::GroupAuthorizationFailed => Some(format!("group {}", self.config.get("group.id")?)),
+            _ => None,
+        }
+    }
 }
 
 /// Polls until told to stop, with a new consumer whenever one is of no use any more.
@@ -64,7 +75,7 @@ pub(super) fn run(recipe: &Recipe, first: BaseConsumer<Group>, burial: &Burial, 
         };
         let ended = Poller {
             consumer: &current,
-            settings: &recipe.settings,
+            recipe,
             burial,
             shared,
         }
@@ -124,7 +135,7 @@ fn commit(consumer: &BaseConsumer<Group>, shared: &Shared) {
 
 struct Poller<'a> {
     consumer: &'a BaseConsumer<Group>,
-    settings: &'a KafkaSettings,
+    recipe: &'a Recipe,
     burial: &'a Burial,
     shared: &'a Shared,
 }
@@ -163,7 +174,7 @@ impl Poller<'_> {
                 commit(self.consumer, self.shared);
             }
             if let Some((_, why)) = self.consumer.client().fatal_error() {
-                return Some(self.settings.redact(&why));
+                return Some(self.recipe.settings.redact(&why));
             }
             if let Some((topic, partition)) = self.shared.stalled() {
                 return Some(format!(
@@ -188,17 +199,14 @@ impl Poller<'_> {
     }
 
     fn note(&self, error: &KafkaError) {
-        let lasting = matches!(
-            error.rdkafka_error_code(),
-            Some(
-                Code::UnknownTopic
-                    | Code::UnknownTopicOrPartition
-                    | Code::TopicAuthorizationFailed
-                    | Code::GroupAuthorizationFailed
-            )
-        );
+        let cause = error
+            .rdkafka_error_code()
+            .and_then(|code| self.recipe.cause(code));
+        let reason = cause
+            .as_ref()
+            .map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"));
         self.shared
-            .fail(self.settings.redact(&error.to_string()), lasting);
+            .fail(self.recipe.settings.redact(&reason), cause.is_some());
     }
 
     /// Stops reading partitions that hold enough, and goes on with those that have room again.

@@ -27,11 +27,24 @@ pub(super) struct Fault {
     pub(super) lasting: bool,
 }
 
+impl Fault {
+    fn is_fresh(&self) -> bool {
+        self.at.elapsed() < FAULT_LASTS
+    }
+}
+
+/// The last trouble of each kind.
+#[derive(Debug, Default)]
+struct Faults {
+    passing: Option<Fault>,
+    lasting: Option<Fault>,
+}
+
 #[derive(Debug)]
 pub(super) struct Shared {
     state: Mutex<State>,
     reports: Mutex<Reports>,
-    fault: Mutex<Option<Fault>>,
+    faults: Mutex<Faults>,
     polled: Mutex<Instant>,
     pub(super) options: SourceOptions,
     /// Something may be due.
@@ -47,7 +60,7 @@ impl Shared {
         Self {
             state: Mutex::default(),
             reports: Mutex::default(),
-            fault: Mutex::default(),
+            faults: Mutex::default(),
             polled: Mutex::new(Instant::now()),
             options,
             arrived: Notify::new(),
@@ -117,28 +130,40 @@ impl Shared {
             .elapsed()
     }
 
+    fn faults(&self) -> MutexGuard<'_, Faults> {
+        self.faults.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Notes trouble. Said once for as long as it lasts: the client repeats itself many times a second.
     pub(super) fn fail(&self, reason: String, lasting: bool) {
-        let mut fault = self.fault.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = fault.as_ref().filter(|fault| fault.at.elapsed() < FAULT_LASTS);
-        if known.is_none_or(|known| known.lasting != lasting) {
+        let mut faults = self.faults();
+        let last = if lasting {
+            &mut faults.lasting
+        } else {
+            &mut faults.passing
+        };
+        if !last.as_ref().is_some_and(Fault::is_fresh) {
             tracing::warn!(%reason, "the kafka consumer is in trouble");
         }
         let at = Instant::now();
-        *fault = Some(Fault { at, reason, lasting });
+        *last = Some(Fault { at, reason, lasting });
     }
 
     /// Something works again.
     pub(super) fn recover(&self) {
-        let fault = self.fault.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if fault.is_some() {
+        let faults = std::mem::take(&mut *self.faults());
+        if faults.passing.or(faults.lasting).is_some() {
             tracing::info!("the kafka consumer works again");
         }
     }
 
+    /// The trouble there is. Of what keeps it from joining, as a topic that is not there, the client tells only once.
     pub(super) fn fault(&self) -> Option<Fault> {
-        let fault = self.fault.lock().unwrap_or_else(PoisonError::into_inner);
-        fault.clone().filter(|fault| fault.at.elapsed() < FAULT_LASTS)
+        let faults = self.faults();
+        let lasting = faults.lasting.as_ref();
+        let lasting = lasting.filter(|fault| fault.is_fresh() || !self.has_joined());
+        let passing = faults.passing.as_ref().filter(|fault| fault.is_fresh());
+        lasting.or(passing).cloned()
     }
 
     // ORDER: reports before state, wherever both are held.
@@ -254,5 +279,24 @@ mod tests {
             assert!(said[0].contains(part), "{said:?}");
         }
         assert_eq!(shared.state().totals().unfinished, 6);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_keeps_it_from_joining_is_shown_until_it_has_joined() {
+        let shared = Shared::new(SourceOptions::default());
+        let reason = |shared: &Shared| shared.fault().map(|fault| fault.reason);
+        shared.fail("no such topic".to_owned(), true);
+        shared.fail("no broker".to_owned(), false);
+
+        tokio::time::advance(FAULT_LASTS * 2).await;
+        assert_eq!(reason(&shared).as_deref(), Some("no such topic"));
+        shared.note_joined(true);
+        shared.recover();
+        assert_eq!(reason(&shared), None);
+
+        shared.fail("not ours to read".to_owned(), true);
+        assert_eq!(reason(&shared).as_deref(), Some("not ours to read"));
+        tokio::time::advance(FAULT_LASTS * 2).await;
+        assert_eq!(reason(&shared), None, "it reads, and would be told again");
     }
 }
