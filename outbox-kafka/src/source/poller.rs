@@ -154,7 +154,7 @@ impl Poller<'_> {
                         // ORDER: nothing more is taken. The client would give out the records before the batch again and
                         // again, and any behind it would be committed for it too.
                         self.see_held_through();
-                        let why = self.settings.redact(&error.to_string());
+                        let why = self.recipe.settings.redact(&error.to_string());
                         return Some(format!("a batch cannot be read: {why}"));
                     }
                 }
