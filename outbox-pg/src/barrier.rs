@@ -72,7 +72,8 @@ pub async fn wait_delivered(
     let mut open: Vec<Uuid> = ids.iter().map(EventId::as_uuid).collect();
     let mut states: HashMap<Uuid, DeliveryState> = HashMap::with_capacity(ids.len());
     let (mut pause, mut looked) = (PAUSE_MIN, false);
-    let mut patience = deadline.max(Instant::now() + FIRST_LOOK_MIN);
+    let mut began = Instant::now();
+    let mut patience = deadline.max(began + FIRST_LOOK_MIN);
     while let Ok(found) = timeout_at(patience, look_at(&look, pool, &open)).await {
         (looked, patience) = (true, deadline + LAST_LOOK);
         let mut gone: HashSet<Uuid> = open.iter().copied().collect();
@@ -83,11 +84,11 @@ pub async fn wait_delivered(
         // It was seen before, or it may come yet.
         gone.retain(|id| states.remove(id).is_some());
         open.retain(|id| !gone.contains(id) && !states.get(id).is_some_and(DeliveryState::is_final));
-        let now = Instant::now();
-        if open.is_empty() || now >= deadline {
+        if open.is_empty() || began >= deadline {
             break;
         }
-        sleep_until((now + pause).min(deadline)).await;
+        sleep_until((Instant::now() + pause).min(deadline)).await;
+        began = Instant::now();
         pause = (pause * 2).min(PAUSE_MAX);
     }
     if !looked {

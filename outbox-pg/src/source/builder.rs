@@ -123,8 +123,9 @@ impl PgSourceBuilder {
     }
 
     /// Sets the longest pause between polls while nothing is listening, and how soon a listener is doubted that gets no
-    /// answer any more (it pings twice as often): how late an event is found that no notification told of. Defaults to
-    /// 250 ms.
+    /// answer any more (it pings twice as often): how late an event is found that no notification told of. Not below 100 ms for
+    /// a listener. Where the server's answers take longer than half of this, a relay that sleeps also polls at each ping: a
+    /// fallback of four round trips is better there. Defaults to 250 ms.
     #[must_use]
     pub fn fallback(mut self, fallback: Duration) -> Self {
         self.fallback = fallback;
