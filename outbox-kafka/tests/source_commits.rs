@@ -7,7 +7,12 @@ mod support;
 use std::time::Duration;
 
 use outbox_core::{Claimed, EventId, Source};
-use outbox_kafka::{KafkaSource, SourceOptions, TopicName};
+use outbox_kafka::{DeadLetters, KafkaSettings, KafkaSource, SourceOptions, TopicName};
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::mocking::MockCluster;
+use rdkafka::producer::{FutureProducer, FutureRecord};
+use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
+use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use support::cluster::{create_topic, unique};
 use support::event::{envelope, id};
 use support::group::{Group, claim_in_all, completed, failed, request};
@@ -182,4 +187,35 @@ async fn of_a_revoked_partition_what_was_finished_before_is_committed_and_nothin
     );
     assert_eq!(taken_over[0].position.0, 4, "and its new owner begins there");
     guest.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_that_fails_is_repeated_although_nothing_more_comes() {
+    let cluster = MockCluster::new(1).unwrap();
+    cluster.create_topic("mocked", 1, 1).unwrap();
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", cluster.bootstrap_servers());
+    let producer: FutureProducer = config.create().unwrap();
+    let record = FutureRecord::to("mocked").key("k").payload("v");
+    producer.send(record, Duration::from_secs(30)).await.unwrap();
+    let asking: BaseConsumer = config.set("group.id", "group").create().unwrap();
+    let committed = || {
+        let mut list = TopicPartitionList::new();
+        list.add_partition("mocked", 0);
+        let offsets = asking.committed_offsets(list, Duration::from_secs(10)).unwrap();
+        offsets.elements()[0].offset()
+    };
+    let topics = [TopicName::new("mocked").unwrap()];
+    let settings = KafkaSettings::new(cluster.bootstrap_servers());
+    let options = SourceOptions::default().with_commit_interval(Duration::from_millis(50));
+    let source = KafkaSource::new(&settings, ("group", &topics), DeadLetters::Drop, options).unwrap();
+    let claimed = claim_in_all(&source, 1).await;
+    until(|| committed() == Offset::Offset(0)).await;
+
+    let refused = RDKafkaRespErr::RD_KAFKA_RESP_ERR_GROUP_AUTHORIZATION_FAILED;
+    cluster.request_errors(RDKafkaApiKey::OffsetCommit, &[refused]);
+    settle_all(&source, &claimed).await;
+
+    until(|| committed() == Offset::Offset(1)).await;
+    source.close().await;
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rdkafka::client::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer, ConsumerContext, Rebalance};
-use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::statistics::Statistics;
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use tokio::time::Instant;
@@ -58,7 +58,7 @@ impl Group {
     }
 }
 
-/// The offsets to commit, and notes them as committed; a commit that fails takes that back.
+/// The offsets to commit, and notes them as committed. The client does not tell whether they are: its statistics do.
 pub(super) fn finished(shared: &Shared, of: impl Fn(&Name) -> bool) -> TopicPartitionList {
     let mut state = shared.state();
     let mut list = TopicPartitionList::new();
@@ -142,17 +142,6 @@ impl ConsumerContext for Group {
                 }
             }
             Rebalance::Error(error) => self.shared.fail(format!("rebalance: {error}"), false),
-        }
-    }
-
-    fn commit_callback(&self, result: KafkaResult<()>, offsets: &TopicPartitionList) {
-        let Err(error) = result else { return };
-        tracing::debug!(%error, "a commit failed, and is repeated");
-        let mut state = self.shared.state();
-        for name in names(offsets) {
-            if let Some(partition) = state.partition_mut(&name) {
-                partition.committed = None;
-            }
         }
     }
 }

@@ -47,23 +47,29 @@ impl Reported {
     }
 }
 
-/// What was last reported of each partition.
+/// What was last reported of each partition, and what we had committed by then.
 #[derive(Debug, Default)]
-pub(super) struct Reports(HashMap<Name, Reported>);
+pub(super) struct Reports(HashMap<Name, (Reported, Option<i64>)>);
 
 impl Reports {
-    /// Takes what the client reports of a partition.
-    pub(super) fn take(&mut self, name: Name, mut reported: Reported, state: &State) {
-        let mut partitions = state.partitions();
-        let paused = partitions.any(|(paused, partition)| *paused == name && partition.paused);
+    /// Takes what the client reports of a partition. True if our last commit is older than the report before and is not
+    /// what the client knows of: it failed, of which nobody is told, or one from before it was late and undid it.
+    pub(super) fn take(&mut self, name: Name, mut reported: Reported, state: &State) -> bool {
+        let partition = state.partitions().find(|(assigned, _)| **assigned == name);
+        let paused = partition.is_some_and(|(_, partition)| partition.paused);
+        let committed = partition.and_then(|(_, partition)| partition.committed);
         // While it need not move, it does not begin to be late.
         let idle = paused || !reported.could_move();
-        if let Some(before) = self.0.get(&name).filter(|_| !idle)
+        let before = self.0.get(&name);
+        if let Some((before, _)) = before.filter(|_| !idle)
             && before.place() == reported.place()
         {
             reported.since = before.since;
         }
-        self.0.insert(name, reported);
+        let known = Some(reported.committed_offset);
+        let is_old = before.is_some_and(|(_, before)| committed.is_some() && *before == committed);
+        self.0.insert(name, (reported, committed));
+        is_old && committed != known
     }
 
     pub(super) fn forget(&mut self, name: &Name) {
@@ -80,7 +86,7 @@ impl Reports {
         let mut read = state.partitions().filter(|(_, partition)| !partition.paused);
         let stalled = read.find(|(name, _)| {
             let reported = self.0.get(*name);
-            reported.is_some_and(|reported| reported.could_move() && reported.since.elapsed() > timeout)
+            reported.is_some_and(|(reported, _)| reported.could_move() && reported.since.elapsed() > timeout)
         });
         stalled.map(|(name, _)| name.clone())
     }
@@ -88,7 +94,7 @@ impl Reports {
     /// How far each assigned partition is behind.
     pub(super) fn lags(&self, state: &State) -> Vec<PartitionLag> {
         let lags = state.partitions().filter_map(|(name, partition)| {
-            let reported = self.0.get(name)?;
+            let (reported, _) = self.0.get(name)?;
             let known = partition.to_commit().or(partition.committed);
             let finished = match partition.oldest() {
                 Some(oldest) => oldest,
@@ -168,6 +174,39 @@ mod tests {
         assert_eq!(shared.stalled(), Some(name()));
         report(&shared, 30, 11);
         assert_eq!(shared.stalled(), None, "it moved");
+    }
+
+    #[tokio::test]
+    async fn a_commit_that_the_client_does_not_know_of_at_the_second_report_is_repeated() {
+        let shared = Shared::new(SourceOptions::default());
+        shared.state().assign(name());
+        let commit = |offset| shared.state().partition_mut(&name()).unwrap().committed = Some(offset);
+        let committed = || shared.state().partition_mut(&name()).unwrap().committed;
+        let know = |committed_offset| {
+            let reported = Reported::of(10, 10);
+            shared.report(
+                name(),
+                Reported {
+                    committed_offset,
+                    ..reported
+                },
+            );
+        };
+
+        commit(7);
+        know(4);
+        assert_eq!(committed(), Some(7), "it may be on its way");
+        commit(8);
+        know(4);
+        assert_eq!(committed(), Some(8), "this one too");
+        know(8);
+        know(8);
+        assert_eq!(committed(), Some(8));
+        know(11);
+        assert_eq!(committed(), None, "one from before was late");
+        commit(8);
+        know(11);
+        assert_eq!(committed(), None, "it failed");
     }
 
     #[tokio::test(start_paused = true)]

@@ -170,7 +170,16 @@ impl Shared {
 
     /// Takes what the client reports of a partition.
     pub(super) fn report(&self, name: Name, reported: Reported) {
-        self.reports().take(name, reported, &self.state());
+        let known = reported.committed_offset;
+        let (mut reports, mut state) = (self.reports(), self.state());
+        if !reports.take(name.clone(), reported, &state) {
+            return;
+        }
+        let wanted = state
+            .partition_mut(&name)
+            .and_then(|partition| partition.committed.take());
+        drop((reports, state));
+        tracing::debug!(partition = ?name, ?wanted, known, "a commit failed, and is repeated");
     }
 
     /// What was reported of it was of an earlier assignment.
