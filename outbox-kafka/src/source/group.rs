@@ -108,7 +108,7 @@ impl ClientContext for Group {
                     is_begun: !matches!(&*partition.fetch_state, "none" | "stopping" | "stopped"),
                     since: Instant::now(),
                 };
-                self.shared.report((topic.clone(), number), reported);
+                self.shared.report(&(topic.clone(), number), reported);
             }
         }
     }

@@ -106,8 +106,7 @@ impl Partition {
         if self.last.as_ref().is_some_and(|last| is_the_same(last, &record)) {
             return None;
         }
-        let next = self.last.as_ref().map(|last| last.offset() + 1);
-        let went_back = next.filter(|next| offset < *next);
+        let went_back = self.next().filter(|next| offset < *next);
         if went_back.is_some() {
             self.go_back(offset);
         }
@@ -147,6 +146,31 @@ impl Partition {
             }
         }
         self.begin = Some(self.oldest().unwrap_or(to));
+    }
+
+    /// The client reads on from there, which is lower than what should come next, and nothing has come yet. A crash now
+    /// must not pass over what will be written there. Whether what was read is still there is not known: all of it that
+    /// is unfinished counts for what may be committed.
+    pub(super) fn retreat(&mut self, to: i64) -> bool {
+        let begin = self.oldest().unwrap_or(to).min(to);
+        let is_ahead = self
+            .to_commit()
+            .or(self.committed)
+            .is_some_and(|next| next > begin);
+        if is_ahead {
+            self.tracker = PrefixTracker::new();
+            for (position, _) in self.entries.iter().filter(|(_, entry)| !entry.is_adrift) {
+                self.tracker.begin(Position(*position));
+            }
+            self.committed = None;
+            self.begin = Some(begin);
+        }
+        is_ahead
+    }
+
+    /// The offset behind the last record that was taken.
+    pub(super) fn next(&self) -> Option<i64> {
+        self.last.as_ref().map(|last| last.offset() + 1)
     }
 
     /// The offset of the oldest unfinished record that is on the partition.

@@ -47,29 +47,48 @@ impl Reported {
     }
 }
 
-/// What was last reported of each partition, and what we had committed by then.
+/// What was ours when something was reported: the last commit, and which offset should come next.
+#[derive(Debug, Clone, Copy, Default)]
+struct Ours {
+    committed: Option<i64>,
+    next: Option<i64>,
+}
+
+/// What a report tells that something has to be done about.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Finding {
+    /// Our last commit is older than the report before and is not what the client knows of: it failed, of which nobody is
+    /// told, or one from before it was late and undid it.
+    pub(super) is_uncommitted: bool,
+    /// The client reads on from this offset, which is lower than what should come next.
+    pub(super) went_back: Option<i64>,
+}
+
+/// What was last reported of each partition.
 #[derive(Debug, Default)]
-pub(super) struct Reports(HashMap<Name, (Reported, Option<i64>)>);
+pub(super) struct Reports(HashMap<Name, (Reported, Ours)>);
 
 impl Reports {
-    /// Takes what the client reports of a partition. True if our last commit is older than the report before and is not
-    /// what the client knows of: it failed, of which nobody is told, or one from before it was late and undid it.
-    pub(super) fn take(&mut self, name: Name, mut reported: Reported, state: &State) -> bool {
-        let partition = state.partitions().find(|(assigned, _)| **assigned == name);
+    /// Takes what the client reports of a partition.
+    pub(super) fn take(&mut self, name: &Name, mut reported: Reported, state: &State) -> Finding {
+        let partition = state.partitions().find(|(assigned, _)| *assigned == name);
         let paused = partition.is_some_and(|(_, partition)| partition.paused);
-        let committed = partition.and_then(|(_, partition)| partition.committed);
+        let ours = partition.map(|(_, partition)| Ours {
+            committed: partition.committed,
+            next: partition.next(),
+        });
+        let ours = ours.unwrap_or_default();
         // While it need not move, it does not begin to be late.
         let idle = paused || !reported.could_move();
-        let before = self.0.get(&name);
+        let before = self.0.get(name);
         if let Some((before, _)) = before.filter(|_| !idle)
             && before.place() == reported.place()
         {
             reported.since = before.since;
         }
-        let known = Some(reported.committed_offset);
-        let is_old = before.is_some_and(|(_, before)| committed.is_some() && *before == committed);
-        self.0.insert(name, (reported, committed));
-        is_old && committed != known
+        let finding = before.map(|(before, then)| found((before, *then), (&reported, ours)));
+        self.0.insert(name.clone(), (reported, ours));
+        finding.unwrap_or_default()
     }
 
     pub(super) fn forget(&mut self, name: &Name) {
@@ -119,8 +138,22 @@ impl Reports {
     }
 }
 
+/// What two reports tell between which nothing was done. A single one may be older than what we did last.
+fn found((before, then): (&Reported, Ours), (reported, ours): (&Reported, Ours)) -> Finding {
+    let is_still = before.place() == reported.place() && then.next == ours.next;
+    let lower = |next: i64| reported.is_begun && (0..next).contains(&reported.next_offset);
+    Finding {
+        is_uncommitted: ours.committed.is_some()
+            && then.committed == ours.committed
+            && ours.committed != Some(reported.committed_offset),
+        went_back: (is_still && ours.next.is_some_and(lower)).then_some(reported.next_offset),
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use rdkafka::message::OwnedMessage;
+
     use super::super::options::SourceOptions;
     use super::super::shared::Shared;
     use super::*;
@@ -157,7 +190,7 @@ mod tests {
     }
 
     fn report(shared: &Shared, end: i64, app_offset: i64) {
-        shared.report(name(), Reported::of(end, app_offset));
+        shared.report(&name(), Reported::of(end, app_offset));
     }
 
     #[tokio::test(start_paused = true)]
@@ -185,7 +218,7 @@ mod tests {
         let know = |committed_offset| {
             let reported = Reported::of(10, 10);
             shared.report(
-                name(),
+                &name(),
                 Reported {
                     committed_offset,
                     ..reported
@@ -209,13 +242,43 @@ mod tests {
         assert_eq!(committed(), None, "it failed");
     }
 
+    #[tokio::test]
+    async fn where_the_client_went_back_to_is_committed_although_nothing_comes_from_there() {
+        let shared = Shared::new(SourceOptions::default());
+        shared.state().assign(name());
+        for offset in 0..12 {
+            let time = rdkafka::Timestamp::NotAvailable;
+            shared.take(OwnedMessage::new(None, None, name().0, time, 0, offset, None));
+        }
+        {
+            let mut state = shared.state();
+            let partition = state.partition_mut(&name()).unwrap();
+            (0..12).for_each(|position| partition.finish(position));
+            partition.committed = Some(12);
+        }
+        let to_commit = || shared.state().partition_mut(&name()).unwrap().to_commit();
+        let known = Reported {
+            committed_offset: 12,
+            ..Reported::of(10, 12)
+        };
+
+        shared.report(&name(), known);
+        assert_eq!(to_commit(), None, "it may be from before the last record");
+        shared.report(&name(), known);
+        assert_eq!(to_commit(), Some(10));
+
+        shared.state().partition_mut(&name()).unwrap().committed = Some(10);
+        shared.report(&name(), known);
+        assert_eq!(to_commit(), None, "once");
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_partition_whose_reading_never_begins_is_stalled() {
         let shared = Shared::new(SourceOptions::default());
         shared.state().assign(name());
-        shared.report(name(), Reported::before());
+        shared.report(&name(), Reported::before());
         tokio::time::advance(shared.options.stall_timeout).await;
-        shared.report(name(), Reported::before());
+        shared.report(&name(), Reported::before());
         assert_eq!(shared.stalled(), None);
 
         tokio::time::advance(Duration::from_secs(1)).await;
@@ -226,7 +289,7 @@ mod tests {
             is_begun: true,
             ..Reported::before()
         };
-        shared.report(name(), empty);
+        shared.report(&name(), empty);
         tokio::time::advance(shared.options.stall_timeout * 2).await;
         assert_eq!(shared.stalled(), None, "there is nothing to read");
     }
@@ -235,7 +298,7 @@ mod tests {
     async fn a_partition_that_has_just_begun_has_its_time() {
         let shared = Shared::new(SourceOptions::default());
         shared.state().assign(name());
-        shared.report(name(), Reported::before());
+        shared.report(&name(), Reported::before());
         tokio::time::advance(shared.options.stall_timeout).await;
 
         let begun = Reported {
@@ -243,7 +306,7 @@ mod tests {
             is_begun: true,
             ..Reported::before()
         };
-        shared.report(name(), begun);
+        shared.report(&name(), begun);
         tokio::time::advance(Duration::from_secs(1)).await;
 
         assert_eq!(shared.stalled(), None);
@@ -282,7 +345,7 @@ mod tests {
             committed_offset: -1001,
             ..Reported::of(10, 10)
         };
-        shared.report(name(), busy);
+        shared.report(&name(), busy);
 
         assert_eq!(shared.stalled(), None);
         assert_eq!(

@@ -169,17 +169,25 @@ impl Shared {
     // ORDER: reports before state, wherever both are held.
 
     /// Takes what the client reports of a partition.
-    pub(super) fn report(&self, name: Name, reported: Reported) {
+    pub(super) fn report(&self, name: &Name, reported: Reported) {
         let known = reported.committed_offset;
         let (mut reports, mut state) = (self.reports(), self.state());
-        if !reports.take(name.clone(), reported, &state) {
+        let finding = reports.take(name, reported, &state);
+        let Some(partition) = state.partition_mut(name) else {
             return;
+        };
+        let (wanted, next) = (partition.committed, partition.next());
+        if finding.is_uncommitted {
+            partition.committed = None;
         }
-        let wanted = state
-            .partition_mut(&name)
-            .and_then(|partition| partition.committed.take());
+        let went_back = finding.went_back.filter(|to| partition.retreat(*to));
         drop((reports, state));
-        tracing::debug!(partition = ?name, ?wanted, known, "a commit failed, and is repeated");
+        if finding.is_uncommitted {
+            tracing::debug!(partition = ?name, ?wanted, known, "a commit failed, and is repeated");
+        }
+        if let (Some(expected), Some(offset)) = (next, went_back) {
+            say_went_back(name, expected, offset);
+        }
     }
 
     /// What was reported of it was of an earlier assignment.

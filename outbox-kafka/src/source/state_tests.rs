@@ -18,6 +18,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => Just(Step::HandLetters),
         4 => (any::<usize>(), any::<usize>()).prop_map(|(which, fate)| Step::Answer(which, fate)),
         2 => Just(Step::Commit),
+        1 => (0_i64..500).prop_map(Step::Retreat),
         1 => Just(Step::Rebalance),
     ]
 }

@@ -30,6 +30,8 @@ pub(super) enum Step {
     HandLetters,
     Answer(usize, usize),
     Commit,
+    /// The client is taken to read from a lower offset, rightly or not.
+    Retreat(i64),
     /// The partition goes and comes back.
     Rebalance,
 }
@@ -243,6 +245,10 @@ impl World {
             Step::HandLetters => self.hand_letters(),
             Step::Answer(which, fate) => self.answer(*which, *fate),
             Step::Commit => self.commit(),
+            Step::Retreat(to) => {
+                let partition = self.state.partitions.get_mut(&name()).unwrap();
+                partition.retreat(*to % (self.end + 1));
+            }
             Step::Rebalance => self.rebalance(),
         }
     }
