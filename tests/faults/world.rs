@@ -164,7 +164,8 @@ impl World {
 /// The lock of a relay that sleeps.
 pub(crate) const SLEEPER: &str =
     "FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' AND granted
-    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+    AND (classid::bigint << 32 | objid::bigint) = outbox.outbox_lock_number(2)";
 
 /// What handlers were given, in the order of their starts.
 #[derive(Debug, Clone, Default)]

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::pace::Pace;
 
-/// A relay that has not looked for so long has no room. Longer than its longest pause and a slow claim.
+/// A relay that has made no claim for so long has no room. Longer than its longest pause and a slow claim.
 const NO_ROOM: Duration = Duration::from_millis(500);
 
 /// Shared by a relay's source and its listener.
@@ -17,18 +17,21 @@ const NO_ROOM: Duration = Duration::from_millis(500);
 pub(super) struct Ears {
     /// Set when events may be due.
     pub(super) hint: Notify,
-    /// Set when the relay found so many events that it should not sleep.
+    /// Set when the relay perhaps should not sleep: it found many events, or has no room, or cannot claim.
     pub(super) stirred: Notify,
     state: AtomicU8,
     born: Instant,
-    /// Changes whenever the relay begins to look for events of every type.
-    pub(super) looks: watch::Sender<()>,
-    /// Milliseconds since birth at which the relay last began to look, and last found something.
-    last_look: AtomicU64,
+    /// How often the relay has begun to look, and how often when a claim last came back full.
+    looks: watch::Sender<u64>,
+    full_at: AtomicU64,
+    /// Milliseconds since birth at which a claim was last made, and last found something.
+    last_claim: AtomicU64,
     last_found: AtomicU64,
     pace: Mutex<Pace>,
     /// Whether the last claim came back full: there is more, surely.
     full: AtomicBool,
+    /// Whether the last claim could take events of any type and size.
+    has_room: AtomicBool,
 }
 
 /// How the relay hears of new events at present.
@@ -51,10 +54,12 @@ impl Ears {
             state: AtomicU8::new(hearing as u8),
             born: Instant::now(),
             looks: watch::Sender::default(),
-            last_look: AtomicU64::new(0),
+            full_at: AtomicU64::new(0),
+            last_claim: AtomicU64::new(0),
             last_found: AtomicU64::new(0),
             pace: Mutex::default(),
             full: AtomicBool::new(false),
+            has_room: AtomicBool::new(false),
         }
     }
 
@@ -77,24 +82,53 @@ impl Ears {
         self.state.store(hearing as u8, Ordering::Release);
     }
 
-    /// The relay begins a claim that no type is excluded from.
+    /// The relay begins a claim.
     pub(super) fn look(&self) {
-        self.last_look.store(self.now(), Ordering::Relaxed);
-        self.looks.send_replace(());
+        self.looks.send_modify(|looks| *looks += 1);
     }
 
-    /// The relay has made a claim.
-    pub(super) fn claimed(&self, found: usize, full: bool) {
+    pub(super) fn looks(&self) -> u64 {
+        *self.looks.borrow()
+    }
+
+    /// Returns when the relay has begun to look more often than this.
+    pub(super) async fn look_after(&self, looks: u64) {
+        // An error would mean that the sender is gone, which is here.
+        let _ = self.looks.subscribe().wait_for(|now| *now > looks).await;
+    }
+
+    /// How often the relay had begun to look when a claim last came back full. With room for more it looks again at once.
+    pub(super) fn full_at(&self) -> u64 {
+        self.full_at.load(Ordering::Relaxed)
+    }
+
+    /// The relay has made a claim, which could take events of any type and size, or not.
+    pub(super) fn claimed(&self, found: usize, full: bool, has_room: bool) {
+        let now = self.now();
         self.full.store(full, Ordering::Relaxed);
+        self.has_room.store(has_room, Ordering::Relaxed);
+        self.last_claim.store(now, Ordering::Relaxed);
+        if full {
+            self.full_at.store(self.looks(), Ordering::Relaxed);
+        }
         if found > 0 {
-            let now = self.now();
             self.last_found.store(now, Ordering::Relaxed);
             self.with_pace(|pace| pace.found(now, found));
-            let is_busy = self.with_pace(|pace| pace.is_busy(now));
-            // After a claim that was full there may be more, and no room for it.
-            if self.hearing() == Hearing::Asleep && (is_busy || full) {
-                self.stirred.notify_one();
-            }
+        }
+        if full || !self.could_sleep() {
+            self.stir();
+        }
+    }
+
+    /// The relay cannot claim.
+    pub(super) fn failed(&self) {
+        self.has_room.store(false, Ordering::Relaxed);
+        self.stir();
+    }
+
+    fn stir(&self) {
+        if self.hearing() == Hearing::Asleep {
+            self.stirred.notify_one();
         }
     }
 
@@ -108,9 +142,17 @@ impl Ears {
         self.since(&self.last_found)
     }
 
-    /// Whether a relay that was told of every event would serve as well as one that polls: it finds few, and has room.
+    /// Whether a relay that sleeps may go on sleeping: it does not find many events, and takes any.
+    pub(super) fn could_sleep(&self) -> bool {
+        self.has_room.load(Ordering::Relaxed) && !self.with_pace(|pace| pace.is_busy(self.now()))
+    }
+
+    /// Whether the relay would do as well if it slept and was told of every event: it finds few, and has room.
     pub(super) fn is_idle(&self) -> bool {
-        self.since(&self.last_look) < NO_ROOM && self.with_pace(|pace| pace.is_calm(self.now()))
+        self.has_room.load(Ordering::Relaxed)
+            && !self.full()
+            && self.since(&self.last_claim) < NO_ROOM
+            && self.with_pace(|pace| pace.is_calm(self.now()))
     }
 
     fn since(&self, instant: &AtomicU64) -> Duration {

@@ -19,7 +19,8 @@
 //! publishers meet another one that notifies, the relay wakes and polls.
 //!
 //! Of several sleepers the one with the lock keeps watch: it alone listens to publishers. If its relay has no room, or
-//! polls from now on, it gives up the lock and tells the others, on a channel of their own, to wake.
+//! polls from now on, it gives up the lock and tells the others, on a channel of their own, to wake. If it is frozen, or the
+//! lock is that of a connection whose end the server has not seen, the others find what is overdue, and listen too.
 //!
 //! # Failure
 //! Losing the connection loses the lock with it. The relay polls at the fallback interval until it listens again, and
@@ -28,32 +29,23 @@
 //! If the sleeper that keeps watch dies, another one takes the lock when it next asks, every two seconds.
 //!
 //! Nobody notifies when a schedule or a retry falls due, or when the lease of a relay that is gone ends. Every sleeper asks
-//! every two seconds when that will be, and has the relay look then. It finds, too, what one that keeps watch and is frozen
-//! left lying.
+//! every two seconds when that will be, and has the relay look then.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::postgres::{PgListener, PgPoolOptions};
-use sqlx::{Acquire, Connection, PgPool, Row};
-use tokio::time::{Instant, timeout, timeout_at};
+use sqlx::{Executor, PgPool, Row};
+use tokio::time::{Instant, timeout};
 
 use super::ears::{Ears, Hearing};
-use super::pace::Crowd;
+use super::sleeper::Sleeper;
 use crate::sql::Sql;
 
-/// How long a relay polls at least, once it is woken.
-const VIGIL: Duration = Duration::from_millis(100);
-/// How often a sleeper asks what will be due, and one without the lock tries for it.
-const ASK: Duration = Duration::from_secs(2);
-/// And how long after it was notified: what was published may be due later.
-const ASK_SOON: Duration = Duration::from_millis(250);
+/// How often a sleeper asks what will be due, and one that is not on watch tries for it.
+pub(super) const ASK: Duration = Duration::from_secs(2);
 /// How long a statement of the listener may take until its connection counts as lost.
 const DEADLINE: Duration = Duration::from_secs(5);
-/// A sleeper looks no more often than this, when the end of a lease is past and the relay did not take its events.
-const DUE_GRAIN: Duration = Duration::from_millis(50);
-/// A relay that has not begun to look so long after it was told to has no room.
-const HURRY: Duration = Duration::from_millis(50);
 /// The pause between polls of a relay that is awake grows from the first to the second.
 pub(super) const POLL_MIN: Duration = Duration::from_millis(1);
 pub(super) const POLL_MAX: Duration = Duration::from_millis(100);
@@ -64,7 +56,9 @@ pub(super) struct Listener {
     pub(super) ears: Arc<Ears>,
     /// Connections like those of the relay; the listener takes one for itself.
     pub(super) pool: PgPool,
+    /// Where publishers notify.
     pub(super) channel: String,
+    /// The number of the sleepers' lock.
     pub(super) lock: i64,
     pub(super) next_due: Sql,
     /// How late an event may be found that the listener should have heard of.
@@ -72,18 +66,7 @@ pub(super) struct Listener {
 }
 
 /// Why a session of the listener ended.
-type Ended = sqlx::Error;
-
-/// What a publisher says that met another one. Others say nothing.
-const CROWD: &str = "crowd";
-
-/// What ended a nap.
-#[derive(PartialEq, Eq)]
-enum Woken {
-    /// The relay is to poll.
-    Up,
-    Rested,
-}
+pub(super) type Ended = sqlx::Error;
 
 impl Listener {
     /// Listens for ever, reconnecting with growing pauses.
@@ -93,17 +76,17 @@ impl Listener {
         loop {
             let began = Instant::now();
             let ended = match self.connect().await {
-                Ok(listener) => {
+                Ok(session) => {
                     if std::mem::take(&mut told) {
                         tracing::info!(channel = self.channel, "outbox_listener_up");
                     }
-                    self.session(listener).await.err()
+                    Sleeper::new(&self, session).run().await
                 }
-                Err(error) => Some(error),
+                Err(error) => error,
             };
             self.ears.set(Hearing::Down);
             if !told {
-                let error = ended.map(|error| error.to_string());
+                let error = ended.to_string();
                 tracing::warn!(channel = self.channel, error, "outbox_listener_down");
                 told = true;
             }
@@ -121,146 +104,27 @@ impl Listener {
             .acquire_timeout(DEADLINE)
             .connect_with((*self.pool.connect_options()).clone())
             .await?;
-        let mut listener = PgListener::connect_with(&own).await?;
-        listener.eager_reconnect(false);
-        within(listener.listen(&self.relays_channel())).await?;
-        Ok(listener)
+        let mut session = PgListener::connect_with(&own).await?;
+        session.eager_reconnect(false);
+        within(session.execute(include_str!("../../sql/session.sql"))).await?;
+        // The lock of a connection that is gone keeps the others from their watch until the server sees its end.
+        if let Err(error) = within(session.execute(include_str!("../../sql/keepalive.sql"))).await {
+            tracing::debug!(%error, "the server keeps its own times of TCP");
+        }
+        within(session.listen(&self.relays_channel())).await?;
+        Ok(session)
     }
 
     /// On which sleepers are told to wake: by the one that kept watch, and by `outbox_wake_now`.
-    fn relays_channel(&self) -> String {
+    pub(super) fn relays_channel(&self) -> String {
         format!("outbox_relays_{}", self.lock)
     }
 
-    async fn session(&self, mut listener: PgListener) -> Result<(), Ended> {
-        self.ears.set(Hearing::Awake);
-        let mut awake_until = Instant::now();
-        loop {
-            let mut on_watch = self.fall_asleep(&mut listener, awake_until).await?;
-            // ORDER: asleep first, then the hint that comes with it, so that the relay looks once more.
-            self.ears.set(Hearing::Asleep);
-            self.sleep(&mut listener, &mut on_watch).await?;
-            // ORDER: awake before the lock is given up, or publishers would keep quiet for one that still sleeps.
-            self.ears.set(Hearing::Awake);
-            awake_until = Instant::now() + VIGIL;
-            if on_watch {
-                within(self.end_watch(&mut listener)).await?;
-            }
-        }
-    }
-
-    /// Takes the sleeper's lock, if it is free, and listens to publishers. What was published in between is there to be found.
-    async fn begin_watch(&self, listener: &mut PgListener) -> Result<bool, Ended> {
-        let lock = sqlx::query_scalar("SELECT pg_try_advisory_lock($1)").bind(self.lock);
-        let locked = lock.fetch_one(&mut *listener).await?;
-        if locked {
-            listener.listen(&self.channel).await?;
-        }
-        Ok(locked)
-    }
-
-    async fn end_watch(&self, listener: &mut PgListener) -> Result<(), Ended> {
-        let unlock = sqlx::query("SELECT pg_advisory_unlock($1)").bind(self.lock);
-        unlock.execute(&mut *listener).await?;
-        listener.unlisten(&self.channel).await?;
-        let wake = sqlx::query("SELECT pg_notify($1, '')").bind(self.relays_channel());
-        wake.execute(listener).await?;
-        Ok(())
-    }
-
-    /// Waits until the relay may sleep. Returns whether this session keeps watch; if not, another one does.
-    async fn fall_asleep(&self, listener: &mut PgListener, awake_until: Instant) -> Result<bool, Ended> {
-        let mut pause = POLL_MIN;
-        loop {
-            let until = awake_until.max(Instant::now() + pause);
-            match timeout_at(until, listener.try_recv()).await {
-                Err(_) => {}
-                Ok(Ok(Some(_))) => self.ears.hint.notify_one(),
-                Ok(Ok(None)) => return Err(sqlx::Error::WorkerCrashed),
-                Ok(Err(error)) => return Err(error),
-            }
-            if Instant::now() < awake_until {
-                continue;
-            }
-            // A publisher may be open that saw this relay awake: then nobody gets the lock.
-            pause = (pause * 2).min(POLL_MAX);
-            if !self.ears.is_idle() {
-                continue;
-            }
-            if within(self.begin_watch(listener)).await? {
-                return Ok(true);
-            }
-            if self.another_sleeps(listener).await? {
-                return Ok(false);
-            }
-        }
-    }
-
-    /// Sleeps until the relay should poll.
-    async fn sleep(&self, listener: &mut PgListener, on_watch: &mut bool) -> Result<(), Ended> {
-        let mut crowd = Crowd::default();
-        loop {
-            let due = self.answered(self.next_due(listener)).await?;
-            let asked = Instant::now();
-            let due = due.map(|due| asked + due.max(DUE_GRAIN));
-            let until = due.map_or(asked + ASK, |due| due.min(asked + ASK));
-            if self.nap(listener, until, &mut crowd).await? == Woken::Up {
-                return Ok(());
-            }
-            if due.is_some_and(|due| due <= Instant::now()) {
-                self.ears.hint.notify_one();
-            }
-            if !*on_watch {
-                // The sleeper whose lock this one relied on may be gone: take over, and look once more.
-                *on_watch = self.answered(self.begin_watch(listener)).await?;
-                if *on_watch {
-                    self.ears.hint.notify_one();
-                }
-            }
-        }
-    }
-
-    /// Sleeps no longer than `until`, with a ping in each half of the fallback.
-    async fn nap(
-        &self,
-        listener: &mut PgListener,
-        mut until: Instant,
-        crowd: &mut Crowd,
-    ) -> Result<Woken, Ended> {
-        loop {
-            let ping = Instant::now() + self.patience();
-            let heard = tokio::select! {
-                heard = timeout_at(ping.min(until), listener.try_recv()) => heard,
-                () = self.ears.stirred.notified() => return Ok(Woken::Up),
-            };
-            match heard {
-                Ok(Ok(Some(said))) if said.channel() != self.channel => return Ok(Woken::Up),
-                Ok(Ok(Some(said))) => {
-                    if crowd.heard(said.payload() == CROWD) || !self.relay_looks().await {
-                        return Ok(Woken::Up);
-                    }
-                    until = until.min(Instant::now() + ASK_SOON);
-                }
-                Ok(Ok(None)) => return Err(sqlx::Error::WorkerCrashed),
-                Ok(Err(error)) => return Err(error),
-                Err(_) if Instant::now() >= until => return Ok(Woken::Rested),
-                Err(_) => {
-                    self.answered(async { listener.acquire().await?.ping().await })
-                        .await?;
-                }
-            }
-        }
-    }
-
-    /// Has the relay look; whether it has begun to.
-    async fn relay_looks(&self) -> bool {
-        let mut looks = self.ears.looks.subscribe();
-        self.ears.hint.notify_one();
-        timeout(HURRY, looks.changed()).await.is_ok()
-    }
-
     /// The answer to a sleeper. While it is late the relay polls, since a notification may be lost or late as well.
-    async fn answered<T>(&self, statement: impl Future<Output = Result<T, Ended>>) -> Result<T, Ended> {
+    pub(super) async fn answered<T>(
+        &self,
+        statement: impl Future<Output = Result<T, Ended>>,
+    ) -> Result<T, Ended> {
         let mut statement = std::pin::pin!(within(statement));
         if let Ok(answer) = timeout(self.patience(), &mut statement).await {
             return answer;
@@ -274,29 +138,27 @@ impl Listener {
 
     /// Half of the fallback: how long until a ping, and until one without an answer is doubted. Not so short that a network
     /// far away is doubted with each.
-    fn patience(&self) -> Duration {
+    pub(super) fn patience(&self) -> Duration {
         (self.fallback / 2).clamp(Duration::from_millis(50), ASK)
     }
 
     /// When something becomes due that nobody announces.
-    async fn next_due(&self, listener: &mut PgListener) -> Result<Option<Duration>, Ended> {
-        let row = self.next_due.query().fetch_one(listener).await?;
+    pub(super) async fn next_due(&self, session: &mut PgListener) -> Result<Option<Duration>, Ended> {
+        let row = self.next_due.query().fetch_one(session).await?;
         let ms: Option<f64> = row.try_get(0)?;
         Ok(ms.map(|ms| Duration::from_millis(ms.clamp(0.0, 1e9) as u64 + 1)))
     }
 
-    async fn another_sleeps(&self, listener: &mut PgListener) -> Result<bool, Ended> {
-        within(
-            sqlx::query_scalar(include_str!("../../sql/another_sleeps.sql"))
-                .bind(self.lock)
-                .fetch_one(listener),
-        )
-        .await
+    pub(super) async fn another_sleeps(&self, session: &mut PgListener) -> Result<bool, Ended> {
+        let query = sqlx::query_scalar(include_str!("../../sql/another_sleeps.sql")).bind(self.lock);
+        query.fetch_one(session).await
     }
 }
 
 /// A statement of the listener, given up after the deadline.
-async fn within<T>(statement: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T, sqlx::Error> {
+pub(super) async fn within<T>(
+    statement: impl Future<Output = Result<T, sqlx::Error>>,
+) -> Result<T, sqlx::Error> {
     timeout(DEADLINE, statement)
         .await
         .unwrap_or(Err(sqlx::Error::PoolTimedOut))

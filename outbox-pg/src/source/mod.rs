@@ -10,6 +10,7 @@ mod reach;
 mod session;
 mod settle;
 mod sight;
+mod sleeper;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -84,20 +85,23 @@ impl Source for PgSource {
     async fn claim(&self, request: ClaimRequest) -> Result<Vec<Claimed>, SourceError> {
         let (claim, worker) = (self.claim.clone(), self.worker);
         let surely = self.ears.full();
-        let room = request.max_events.get();
-        if request.excluded_types.is_empty() {
-            self.ears.look();
-        }
+        let (room, bytes_max) = (request.max_events.get() as usize, request.max_bytes);
+        let every_type = request.excluded_types.is_empty();
+        self.ears.look();
         let claimed = self
             .sessions
             .run("claim", |connection| {
                 Box::pin(async move { claim.run(connection, worker, request, surely).await })
             })
-            .await?;
-        self.ears.claimed(claimed.len(), claimed.len() >= room as usize);
+            .await
+            .inspect_err(|_| self.ears.failed())?;
+        let full = claimed.len() >= room;
+        let heavy = size(&claimed) > bytes_max / 2;
+        self.ears.claimed(claimed.len(), full, every_type && !heavy);
         self.flow.claimed(claimed.len());
         if claimed.is_empty() {
-            self.sight.check(&self.sessions).await?;
+            let seen = self.sight.check(&self.sessions).await;
+            seen.inspect_err(|_| self.ears.failed())?;
         }
         Ok(claimed)
     }
@@ -178,6 +182,12 @@ impl Source for PgSource {
             Hearing::Awake | Hearing::Asleep | Hearing::Unsure => Listening::Up,
         }
     }
+}
+
+/// The bytes of what could be read.
+fn size(claimed: &[Claimed]) -> u64 {
+    let envelopes = claimed.iter().filter_map(|event| event.envelope.as_ref().ok());
+    envelopes.map(|envelope| envelope.size() as u64).sum()
 }
 
 /// Tokens as lists that run side by side: numbers and secrets.

@@ -1,5 +1,7 @@
 //! How many events a relay finds, and whether it should sleep or poll for them. Pure.
 
+use std::time::Duration;
+
 /// How long events are counted together, in milliseconds.
 const SPAN: u64 = 100;
 /// With more in a span the relay polls: it finds several by one look, and publishers need not notify.
@@ -8,6 +10,20 @@ const BUSY: usize = 50;
 const CALM: usize = 30;
 /// This many more crowded notifications than others: publishers wait for each other in order to notify.
 const CROWD: u32 = 8;
+/// How long a relay polls at least, once it is woken: at first, and when it is woken again and again.
+pub(super) const VIGIL_MIN: Duration = Duration::from_millis(100);
+const VIGIL_MAX: Duration = Duration::from_secs(2);
+/// A sleep of this length was worth it.
+const LONG: Duration = Duration::from_secs(5);
+
+/// How long to poll after such a sleep, when it was so long after the sleep before.
+pub(super) fn vigil(last: Duration, slept: Duration) -> Duration {
+    if slept >= LONG {
+        VIGIL_MIN
+    } else {
+        (last * 2).min(VIGIL_MAX)
+    }
+}
 
 /// The events found in this span of time, and in the one before.
 #[derive(Debug, Default)]
@@ -75,6 +91,19 @@ mod tests {
 
         assert!(pace.is_busy(1_199) && !pace.is_calm(1_199));
         assert!(pace.is_calm(1_200) && !pace.is_busy(1_200));
+    }
+
+    #[test]
+    fn short_sleeps_make_for_long_vigils() {
+        let short = Duration::from_secs(1);
+
+        let vigils: Vec<u128> = std::iter::successors(Some(VIGIL_MIN), |last| Some(vigil(*last, short)))
+            .take(7)
+            .map(|vigil| vigil.as_millis())
+            .collect();
+
+        assert_eq!(vigils, [100, 200, 400, 800, 1_600, 2_000, 2_000]);
+        assert_eq!(vigil(VIGIL_MAX, Duration::from_secs(6)), VIGIL_MIN);
     }
 
     #[test]
