@@ -82,6 +82,8 @@ pub(super) struct Partition {
     /// Where reading began, or where the offsets went back to: to be committed at once. The group's offset does not go
     /// back with a log that has lost its end, and a group without an offset would begin elsewhere after a crash.
     begin: Option<i64>,
+    /// Nothing from this offset on is known to be on the log: the client reads on from there, and nothing has come yet.
+    retreated: Option<i64>,
 }
 
 impl Partition {
@@ -96,6 +98,7 @@ impl Partition {
             paused: false,
             committed: None,
             begin: None,
+            retreated: None,
         }
     }
 
@@ -110,6 +113,7 @@ impl Partition {
         if went_back.is_some() {
             self.go_back(offset);
         }
+        self.retreated = None;
         self.begin.get_or_insert(offset);
         let record = Arc::new(record);
         self.last = Some(Arc::clone(&record));
@@ -165,6 +169,7 @@ impl Partition {
             self.committed = None;
             self.begin = Some(begin);
         }
+        self.retreated = Some(to);
         is_ahead
     }
 
@@ -243,8 +248,11 @@ impl Partition {
     /// The offset to commit: the one behind the finished prefix, else where that begins, if it has not been committed.
     pub(super) fn to_commit(&self) -> Option<i64> {
         let finished = self.tracker.finished_up_to();
-        let next = finished.map(|position| position.0 % GENERATION + 1);
-        next.or(self.begin).filter(|next| self.committed != Some(*next))
+        let next = finished
+            .map(|position| position.0 % GENERATION + 1)
+            .or(self.begin)?;
+        let next = self.retreated.map_or(next, |to| next.min(to));
+        (self.committed != Some(next)).then_some(next)
     }
 
     /// How far it was read past its oldest unfinished record.

@@ -241,9 +241,13 @@ impl Poller<'_> {
     }
 }
 
-/// Whether a batch failed its checksum, which the client looks at where `check.crcs` is set.
+/// Whether a batch failed its checksum, which the client looks at where `check.crcs` is set, or is of no known format: the
+/// client passes over such a one.
 fn is_unreadable(error: &KafkaError) -> bool {
-    error.rdkafka_error_code() == Some(Code::BadMessage)
+    matches!(
+        error.rdkafka_error_code(),
+        Some(Code::BadMessage | Code::NotImplemented)
+    )
 }
 
 #[cfg(test)]
@@ -254,7 +258,7 @@ mod tests {
     fn only_a_batch_that_cannot_be_read_ends_its_consumer() {
         let ends = |code| is_unreadable(&KafkaError::MessageConsumption(code));
 
-        assert!(ends(Code::BadMessage));
+        assert!(ends(Code::BadMessage) && ends(Code::NotImplemented));
         assert!(!ends(Code::UnknownTopicOrPartition) && !ends(Code::BrokerTransportFailure));
     }
 }

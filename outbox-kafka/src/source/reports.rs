@@ -71,9 +71,9 @@ pub(super) struct Reports(HashMap<Name, (Reported, Ours)>);
 impl Reports {
     /// Takes what the client reports of a partition.
     pub(super) fn take(&mut self, name: &Name, mut reported: Reported, state: &State) -> Finding {
-        let partition = state.partitions().find(|(assigned, _)| *assigned == name);
-        let paused = partition.is_some_and(|(_, partition)| partition.paused);
-        let ours = partition.map(|(_, partition)| Ours {
+        let partition = state.partitions.get(name);
+        let paused = partition.is_some_and(|partition| partition.paused);
+        let ours = partition.map(|partition| Ours {
             committed: partition.committed,
             next: partition.next(),
         });
@@ -141,7 +141,9 @@ impl Reports {
 /// What two reports tell between which nothing was done. A single one may be older than what we did last.
 fn found((before, then): (&Reported, Ours), (reported, ours): (&Reported, Ours)) -> Finding {
     let is_still = before.place() == reported.place() && then.next == ours.next;
-    let lower = |next: i64| reported.is_begun && (0..next).contains(&reported.next_offset);
+    // What is fetched and not given out yet may be of what is lower.
+    let is_empty = reported.is_begun && reported.queued == 0;
+    let lower = |next: i64| is_empty && (0..next).contains(&reported.next_offset);
     Finding {
         is_uncommitted: ours.committed.is_some()
             && then.committed == ours.committed

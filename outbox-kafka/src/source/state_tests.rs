@@ -222,3 +222,27 @@ fn where_an_assignment_begins_is_committed_although_the_group_has_a_later_offset
 
     assert_eq!(world.finished.len(), 9, "the record at 0 was passed over");
 }
+
+#[test]
+fn what_finishes_after_the_client_went_back_is_not_committed_beyond_where_it_reads_on() {
+    let mut world = World::new();
+    world.arrive(0, &[0; 4]);
+    world.claim(10);
+    world.settle(0, 0);
+    world.commit();
+    let partition = world.state.partition_mut(&name()).unwrap();
+    partition.retreat(2);
+
+    while !world.held.is_empty() {
+        world.settle(0, 0);
+    }
+    world.commit();
+    assert_eq!(
+        world.committed, 2,
+        "what is written anew at 2 would be passed over"
+    );
+
+    world.arrive(0, &[0]);
+    world.drain();
+    assert_eq!(world.committed, 5);
+}
