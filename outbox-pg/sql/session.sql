@@ -8,5 +8,6 @@ SET enable_bitmapscan = off;
 SET jit = off;
 SET lock_timeout = 0;
 SET idle_in_transaction_session_timeout = 0;
+SET idle_session_timeout = 0;
 -- What others may create in a schema on the path cannot take the place of what the statements mean.
 SET search_path = pg_catalog, pg_temp;

@@ -127,7 +127,7 @@ impl Ears {
     }
 
     fn stir(&self) {
-        if self.hearing() == Hearing::Asleep {
+        if matches!(self.hearing(), Hearing::Asleep | Hearing::Unsure) {
             self.stirred.notify_one();
         }
     }

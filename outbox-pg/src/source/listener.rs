@@ -35,7 +35,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::postgres::{PgListener, PgPoolOptions};
-use sqlx::{Executor, PgPool, Row};
+use sqlx::{AssertSqlSafe, Executor, PgPool, Row};
 use tokio::time::{Instant, timeout};
 
 use super::ears::{Ears, Hearing};
@@ -107,6 +107,9 @@ impl Listener {
         let mut session = PgListener::connect_with(&own).await?;
         session.eager_reconnect(false);
         within(session.execute(include_str!("../../sql/session.sql"))).await?;
+        // What is given up here must not go on there, with the lock.
+        let timeout = format!("SET statement_timeout = {}", DEADLINE.as_millis());
+        within(session.execute(AssertSqlSafe(timeout))).await?;
         // The lock of a connection that is gone keeps the others from their watch until the server sees its end.
         if let Err(error) = within(session.execute(include_str!("../../sql/keepalive.sql"))).await {
             tracing::debug!(%error, "the server keeps its own times of TCP");

@@ -12,7 +12,7 @@ const CALM: usize = 30;
 const CROWD: u32 = 8;
 /// How long a relay polls at least, once it is woken: at first, and when it is woken again and again.
 pub(super) const VIGIL_MIN: Duration = Duration::from_millis(100);
-const VIGIL_MAX: Duration = Duration::from_secs(2);
+pub(super) const VIGIL_MAX: Duration = Duration::from_secs(2);
 /// A sleep of this length was worth it.
 const LONG: Duration = Duration::from_secs(5);
 

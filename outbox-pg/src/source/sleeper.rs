@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::ears::{Ears, Hearing};
 use super::listener::{ASK, Ended, Listener, POLL_MAX, POLL_MIN, within};
-use super::pace::{Crowd, VIGIL_MIN, vigil};
+use super::pace::{Crowd, VIGIL_MAX, VIGIL_MIN, vigil};
 
 /// How soon a sleeper asks that was notified: what was published may be due later.
 const ASK_SOON: Duration = Duration::from_millis(250);
@@ -146,7 +146,7 @@ impl<'a> Sleeper<'a> {
     /// Sleeps until the relay should poll; for how long, if another one says so.
     async fn sleep(&mut self) -> Result<Option<Duration>, Ended> {
         let (began, listener) = (Instant::now(), self.listener);
-        let mut crowd = Crowd::default();
+        let (mut crowd, mut overdue) = (Crowd::default(), false);
         // What stirred it before is over.
         let _ = self.ears().stirred.notified().now_or_never();
         if self.on_watch && !self.relay_looks().await {
@@ -155,6 +155,7 @@ impl<'a> Sleeper<'a> {
         loop {
             let due = listener.answered(listener.next_due(&mut self.session)).await?;
             let asked = Instant::now();
+            overdue |= due.is_some_and(|due| due < DUE_GRAIN);
             let due = due.map(|due| asked + due.max(DUE_GRAIN));
             let until = due.map_or(asked + ASK, |due| due.min(asked + ASK));
             if let Woken::Up(told) = self.nap(until, &mut crowd).await? {
@@ -163,20 +164,20 @@ impl<'a> Sleeper<'a> {
             if due.is_some_and(|due| due <= Instant::now()) {
                 self.ears().hint.notify_one();
             }
-            if !self.on_watch && !self.is_watched(began).await? {
+            if !self.on_watch && !self.is_watched(overdue.then_some(began)).await? {
                 return Ok(None);
             }
         }
     }
 
-    /// Whether this one, or another, keeps watch. `began`: since when it sleeps.
-    async fn is_watched(&mut self, began: Instant) -> Result<bool, Ended> {
+    /// Whether this one, or another, keeps watch. `overdue`: since when it sleeps, if something was overdue meanwhile.
+    async fn is_watched(&mut self, overdue: Option<Instant>) -> Result<bool, Ended> {
         let listener = self.listener;
         if listener.answered(self.try_watch()).await? {
             return Ok(self.relay_looks().await);
         }
-        // What the relay has found since it sleeps, the one on watch has left lying.
-        if self.ears().quiet_for() + HURRY < began.elapsed() {
+        // What was overdue, and the relay has found since, the one on watch has left lying.
+        if overdue.is_some_and(|began| self.ears().quiet_for() + HURRY < began.elapsed()) {
             listener.answered(self.hear()).await?;
         }
         let another = listener.another_sleeps(&mut self.session);
@@ -219,8 +220,8 @@ impl<'a> Sleeper<'a> {
         let mut next = Some(said);
         while let Some(said) = next {
             if said.channel() != self.listener.channel {
-                let told = said.payload().parse().map(Duration::from_millis);
-                return Ok(Some(Woken::Up(told.ok())));
+                let told = said.payload().parse().ok().map(Duration::from_millis);
+                return Ok(Some(Woken::Up(told.map(|told| told.min(VIGIL_MAX)))));
             }
             if crowd.heard(said.payload() == CROWD) {
                 return Ok(Some(Woken::Up(None)));
