@@ -65,7 +65,7 @@ BEGIN
         SELECT id, tenant_id, ordering_key, class FROM "outbox"."outbox" AS line
         WHERE line.tenant_id = "outbox"."outbox_key_tenant"(freed.key)
             AND line.ordering_key = "outbox"."outbox_key_name"(freed.key)
-            AND status = 'pending' AND class <> 'fresh' AND NOT (class = 'scheduled' AND available_at > p_now)
+            AND status = 'pending' AND class IN ('scheduled', 'waiting', 'held', 'barred') AND NOT (class = 'scheduled' AND available_at > p_now)
         ORDER BY line.tenant_id, line.ordering_key, line.seq LIMIT 1) AS first
     WHERE event.id = first.id AND event.tenant_id = first.tenant_id AND event.class = 'held' AND first.class = 'held'
         AND NOT EXISTS (

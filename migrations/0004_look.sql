@@ -115,7 +115,7 @@ BEGIN
         ARRAY(SELECT name FROM "outbox"."outbox_block" WHERE scope = 'type'),
         EXISTS (SELECT FROM "outbox"."outbox_block" WHERE scope = 'key'),
         EXISTS (SELECT FROM "outbox"."outbox"
-            WHERE status = 'pending' AND class <> 'fresh' AND ordering_key IS NOT NULL),
+            WHERE status = 'pending' AND class IN ('scheduled', 'waiting', 'held', 'barred') AND ordering_key IS NOT NULL),
         EXISTS (SELECT FROM "outbox"."outbox" WHERE status = 'pending' AND class = 'barred'),
         NOT EXISTS (SELECT FROM "outbox"."outbox"
             WHERE status = 'pending' AND class IN ('scheduled', 'waiting') AND available_at <= p_now)
@@ -137,7 +137,7 @@ BEGIN
     SELECT CASE
             WHEN coalesce(bool_or(event.key IS NOT NULL), false)
                 AND (EXISTS (SELECT FROM "outbox"."outbox" AS earlier
-                        WHERE earlier.status = 'pending' AND earlier.class <> 'fresh' AND earlier.ordering_key IS NOT NULL)
+                        WHERE earlier.status = 'pending' AND earlier.class IN ('scheduled', 'waiting', 'held', 'barred') AND earlier.ordering_key IS NOT NULL)
                     OR EXISTS (SELECT FROM "outbox"."outbox_block" AS block WHERE block.scope = 'key')) THEN -1
             ELSE count(*) END,
         array_agg(event.id) FILTER (WHERE NOT event.busy), array_agg(event.tid) FILTER (WHERE NOT event.busy),
@@ -201,7 +201,7 @@ BEGIN
     way AS MATERIALIZED (
         SELECT EXISTS (SELECT FROM "outbox"."outbox_block" WHERE scope = 'key') AS blocked,
             EXISTS (SELECT FROM "outbox"."outbox"
-                WHERE status = 'pending' AND class <> 'fresh' AND ordering_key IS NOT NULL) AS line),
+                WHERE status = 'pending' AND class IN ('scheduled', 'waiting', 'held', 'barred') AND ordering_key IS NOT NULL) AS line),
     busy AS MATERIALIZED (
         SELECT DISTINCT key FROM "outbox"."outbox_lease" CROSS JOIN unnest(keys) AS of (key)
         WHERE number > p_facts.lease_mark AND keys IS NOT NULL AND key IS NOT NULL),
@@ -239,7 +239,8 @@ BEGIN
             WHERE block.scope = 'key' AND block.tenant_id = key.tenant_id AND block.name = key.ordering_key LIMIT 1) AS blocked, (
             SELECT seq FROM "outbox"."outbox" AS event
             WHERE event.tenant_id = key.tenant_id AND event.ordering_key = key.ordering_key
-                AND status = 'pending' AND class <> 'fresh' AND NOT (class = 'scheduled' AND available_at > p_now)
+                AND status = 'pending' AND class IN ('scheduled', 'waiting', 'held', 'barred')
+                AND NOT (class = 'scheduled' AND available_at > p_now)
             ORDER BY event.tenant_id, event.ordering_key, seq LIMIT 1) AS seq
         FROM (
             SELECT DISTINCT tenant_id, ordering_key FROM found

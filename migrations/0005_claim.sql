@@ -67,7 +67,7 @@ BEGIN
                 next.class = 'held' AND next.alone = 0 AND next.event_type <> ALL (p_shut) AND next.seq <= p_horizon AS fits
             FROM "outbox"."outbox" AS next
             WHERE next.tenant_id = head.tenant_id AND next.ordering_key = head.ordering_key AND next.seq > head.seq
-                AND next.status = 'pending' AND next.class <> 'fresh'
+                AND next.status = 'pending' AND next.class IN ('scheduled', 'waiting', 'held', 'barred')
                 AND NOT (next.class = 'scheduled' AND next.available_at > p_now)
             ORDER BY next.tenant_id, next.ordering_key, next.seq LIMIT v_each) AS line) AS follower
     WHERE head.id = ANY (p_head_ids) AND head.seq = ANY (p_heads) AND head.ordering_key IS NOT NULL AND follower.unbroken

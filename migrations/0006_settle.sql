@@ -18,7 +18,7 @@ BEGIN
         WHERE id = p_id AND seq = p_seq AND status = 'pending';
     WHEN 'failed' THEN
         UPDATE "outbox"."outbox"
-        SET status = 'failed', processed_at = p_now, retry_count = retry_count + 1, alone = 0,
+        SET status = 'failed', class = 'failed', processed_at = p_now, retry_count = retry_count + 1, alone = 0,
             error = p_error, done_parts = p_done
         WHERE id = p_id AND seq = p_seq AND status = 'pending';
         -- A number that was there before is of an event that went by hand, before the numbers began anew.
@@ -71,7 +71,7 @@ BEGIN
     END IF;
 
     IF v_lease.keys IS NOT NULL AND EXISTS (SELECT FROM "outbox"."outbox"
-        WHERE status = 'pending' AND class <> 'fresh' AND ordering_key IS NOT NULL)
+        WHERE status = 'pending' AND class IN ('scheduled', 'waiting', 'held', 'barred') AND ordering_key IS NOT NULL)
     THEN
         PERFORM "outbox"."outbox_promote"(ARRAY(
             SELECT DISTINCT freed.key FROM unnest(v_lease.keys) AS freed (key)
@@ -91,7 +91,7 @@ BEGIN
     SELECT array_agg(DISTINCT freed.key) INTO v_keys
         FROM ended CROSS JOIN unnest(ended.keys) AS freed (key) WHERE freed.key IS NOT NULL;
     IF v_keys IS NOT NULL AND EXISTS (SELECT FROM "outbox"."outbox"
-        WHERE status = 'pending' AND class <> 'fresh' AND ordering_key IS NOT NULL)
+        WHERE status = 'pending' AND class IN ('scheduled', 'waiting', 'held', 'barred') AND ordering_key IS NOT NULL)
     THEN
         PERFORM "outbox"."outbox_promote"(v_keys, p_now);
     END IF;
@@ -125,7 +125,8 @@ BEGIN
         DELETE FROM "outbox"."outbox" AS event USING unnest(p_ids, p_seqs) AS done (id, seq)
         WHERE event.ctid = ANY (p_tids) AND event.id = done.id AND event.seq = done.seq AND event.status = 'pending';
     ELSE
-        UPDATE "outbox"."outbox" AS event SET status = 'completed', processed_at = p_now
+        UPDATE "outbox"."outbox" AS event SET status = 'completed', class = CASE class WHEN 'fresh' THEN 'fresh' ELSE 'done' END,
+            processed_at = p_now
         FROM unnest(p_ids, p_seqs) AS done (id, seq)
         WHERE event.ctid = ANY (p_tids) AND event.id = done.id AND event.seq = done.seq AND event.status = 'pending';
     END IF;
@@ -144,7 +145,8 @@ BEGIN
         DELETE FROM "outbox"."outbox" AS event USING unnest(p_ids, p_seqs) AS done (id, seq)
         WHERE event.id = ANY (p_ids) AND event.id = done.id AND event.seq = done.seq AND event.status = 'pending';
     ELSE
-        UPDATE "outbox"."outbox" AS event SET status = 'completed', processed_at = p_now
+        UPDATE "outbox"."outbox" AS event SET status = 'completed', class = CASE class WHEN 'fresh' THEN 'fresh' ELSE 'done' END,
+            processed_at = p_now
         FROM unnest(p_ids, p_seqs) AS done (id, seq)
         WHERE event.id = ANY (p_ids) AND event.id = done.id AND event.seq = done.seq AND event.status = 'pending';
     END IF;

@@ -127,39 +127,64 @@ BEGIN
 END
 $$;
 
+-- Fresh events up to the mark that nobody has claimed: of the last p_rows before it, or of all (NULL). Completed ones are in
+-- the index as well, so that to look through all takes as long as the table is large.
+CREATE FUNCTION "outbox"."outbox_below_mark"(p_rows bigint) RETURNS TABLE (id uuid, seq bigint) LANGUAGE plpgsql STABLE
+    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_mergejoin = off
+    SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    SELECT last.id, last.seq FROM (
+        SELECT event.id, event.seq, event.status FROM "outbox"."outbox" AS event
+        WHERE event.class = 'fresh' AND event.seq <= (SELECT last_value FROM "outbox"."outbox_mark")
+        ORDER BY event.seq DESC LIMIT p_rows) AS last
+    WHERE last.status = 'pending' AND last.seq NOT IN (
+        SELECT unnest(lease.seqs) FROM "outbox"."outbox_lease" AS lease
+        -- A dump holds sequences as they were after its rows: a lease up to the mark is one that has ended since.
+        WHERE lease.number > (SELECT last_value FROM "outbox"."outbox_lease_mark"));
+END
+$$;
+
 -- The net under both: finds what nothing else would. Returns what it mended; all zero unless numbers or rows were
 -- changed by hand, or a dump was restored whose mark is younger than its rows.
---   below     fresh events up to the mark
+--   below     fresh events up to the mark: of the last 200,000 before it, and in a restored table of all
 --   stranded  keys whose line has no head that will become due, though nothing of them is in flight or blocked
 CREATE FUNCTION "outbox"."outbox_sweep"(OUT below bigint, OUT stranded bigint) LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp
     SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
-    v_mark bigint;
-    -- A dump holds sequences as they were after its rows: a lease up to the mark is one that has ended since.
+    v_table bigint := '"outbox"."outbox"'::regclass::oid::bigint;
+    v_restored boolean := v_table <> (SELECT last_value FROM "outbox"."outbox_mark_of");
     v_lease_mark bigint := (SELECT last_value FROM "outbox"."outbox_lease_mark");
     v_now timestamptz;
     v_key record;
 BEGIN
     PERFORM "outbox"."outbox_require_read_committed"();
     PERFORM "outbox"."outbox_require_sight"();
+    -- Without the lock at first: to look takes a while, and nearly always nothing is found.
+    below := 0;
+    IF v_restored OR EXISTS (SELECT FROM "outbox"."outbox_below_mark"(200000)) THEN
+        PERFORM pg_advisory_xact_lock("outbox"."outbox_lock_number"(1));
+        v_now := clock_timestamp();
+        UPDATE "outbox"."outbox" AS event SET class = 'waiting', available_at = v_now
+            FROM "outbox"."outbox_below_mark"(CASE WHEN v_restored THEN NULL ELSE 200000 END) AS found
+            WHERE event.id = found.id AND event.seq = found.seq AND event.status = 'pending' AND event.class = 'fresh';
+        GET DIAGNOSTICS below = ROW_COUNT;
+        PERFORM setval('"outbox"."outbox_mark_of"', v_table) WHERE v_restored;
+    END IF;
+
     PERFORM pg_advisory_xact_lock("outbox"."outbox_lock_number"(1));
     v_now := clock_timestamp();
-    SELECT last_value INTO v_mark FROM "outbox"."outbox_mark";
     IF "outbox"."outbox_mark_is_ahead"() THEN
         PERFORM setval('"outbox"."outbox_mark"', 0);
-        v_mark := 0;
     END IF;
-    UPDATE "outbox"."outbox" SET class = 'waiting', available_at = v_now
-        WHERE status = 'pending' AND class = 'fresh' AND seq <= v_mark
-            AND seq NOT IN (SELECT unnest(seqs) FROM "outbox"."outbox_lease" WHERE number > v_lease_mark);
-    GET DIAGNOSTICS below = ROW_COUNT;
 
     stranded := 0;
     FOR v_key IN
         SELECT first.tenant_id, first.ordering_key FROM (
             SELECT DISTINCT ON (tenant_id, ordering_key) tenant_id, ordering_key, class FROM "outbox"."outbox"
-            WHERE status = 'pending' AND class <> 'fresh' AND ordering_key IS NOT NULL
+            WHERE status = 'pending' AND class IN ('scheduled', 'waiting', 'held', 'barred') AND ordering_key IS NOT NULL
                 AND NOT (class = 'scheduled' AND available_at > v_now)
             ORDER BY tenant_id, ordering_key, seq) AS first
         WHERE first.class = 'held'

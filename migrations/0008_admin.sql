@@ -186,7 +186,7 @@ BEGIN
     ELSE
         RETURN QUERY
         SELECT event.id, event.seq FROM "outbox"."outbox" AS event
-        WHERE event.status = 'failed' AND event.seq > p_after
+        WHERE event.status = 'failed' AND event.class = 'failed' AND event.seq > p_after
             AND event.processed_at <= v_until AND (v_since IS NULL OR event.processed_at >= v_since)
             AND event.discarded_at IS NULL
             AND (v_type IS NULL OR event.event_type = v_type) AND (v_tenant IS NULL OR event.tenant_id = v_tenant)
@@ -316,7 +316,7 @@ DECLARE
     v_events bigint;
 BEGIN
     PERFORM "outbox"."outbox_require_sight"();
-    UPDATE "outbox"."outbox" SET status = 'failed', error = 'reopened', processed_at = v_now, done_parts = NULL
+    UPDATE "outbox"."outbox" SET status = 'failed', class = 'failed', error = 'reopened', processed_at = v_now, done_parts = NULL
         WHERE status = 'completed' AND event_type = p_type AND processed_at > v_now - p_newer;
     GET DIAGNOSTICS v_events = ROW_COUNT;
     INSERT INTO "outbox"."outbox_audit" (action, filter, reason, actor, events, finished_at)

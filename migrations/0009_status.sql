@@ -36,14 +36,14 @@ BEGIN
             WHERE status = 'pending' AND class IN ('scheduled', 'waiting') LIMIT p_cap)
         UNION ALL
         (SELECT class, event_type, created_at, available_at FROM "outbox"."outbox"
-            WHERE status = 'pending' AND class <> 'fresh' AND class = 'held' AND ordering_key IS NOT NULL LIMIT p_cap)
+            WHERE status = 'pending' AND class = 'held' AND ordering_key IS NOT NULL LIMIT p_cap)
         UNION ALL
         (SELECT class, event_type, created_at, available_at FROM "outbox"."outbox"
             WHERE status = 'pending' AND class = 'barred' LIMIT p_cap)) AS other;
     pending := pending + v_others;
     oldest_seconds := coalesce(greatest(extract(epoch FROM v_now - least(v_fresh, v_due, v_barred)), 0), 0);
     SELECT count(*) INTO failed FROM (
-        SELECT FROM "outbox"."outbox" WHERE status = 'failed' AND discarded_at IS NULL LIMIT p_cap) AS one;
+        SELECT FROM "outbox"."outbox" WHERE status = 'failed' AND class = 'failed' AND discarded_at IS NULL LIMIT p_cap) AS one;
     SELECT coalesce(sum(cardinality(ids)), 0) INTO in_flight FROM "outbox"."outbox_lease" WHERE number > v_lease_mark;
 END
 $$;
@@ -68,13 +68,13 @@ BEGIN
             WHERE status = 'pending' AND class IN ('scheduled', 'waiting') LIMIT p_cap)
         UNION ALL
         (SELECT event_type, class, retry_count, available_at, false FROM "outbox"."outbox"
-            WHERE status = 'pending' AND class <> 'fresh' AND class = 'held' AND ordering_key IS NOT NULL LIMIT p_cap)
+            WHERE status = 'pending' AND class = 'held' AND ordering_key IS NOT NULL LIMIT p_cap)
         UNION ALL
         (SELECT event_type, class, retry_count, available_at, false FROM "outbox"."outbox"
             WHERE status = 'pending' AND class = 'barred' LIMIT p_cap)
         UNION ALL
         (SELECT event_type, 'failed', retry_count, available_at, discarded_at IS NOT NULL FROM "outbox"."outbox"
-            WHERE status = 'failed' LIMIT p_cap))
+            WHERE status = 'failed' AND class = 'failed' LIMIT p_cap))
     SELECT json_build_object(
         'fresh', (SELECT count(*) FROM event WHERE class = 'fresh'),
         'scheduled', (SELECT count(*) FROM event WHERE class = 'scheduled'),

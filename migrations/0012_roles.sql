@@ -22,7 +22,7 @@ CREATE FUNCTION "outbox"."outbox_functions"() RETURNS TABLE (function regprocedu
             'take_back', 'open_types', 'has_work', 'next_due', 'read_facts', 'look_plainly', 'look', 'set_aside',
             'clear_the_way', 'followers', 'lease_out', 'claim', 'move_lease_mark', 'settle_one', 'shrink_lease',
             'end_leases', 'held', 'complete_at', 'complete', 'settle', 'extend', 'mark_candidate', 'mark_is_ahead', 'sees_all',
-            'require_sight', 'mark_move', 'sweep', 'wake_now', 'hold_keys', 'pause', 'paused', 'resume', 'checked_filter', 'find_failed', 'change_failed',
+            'require_sight', 'mark_move', 'below_mark', 'sweep', 'wake_now', 'hold_keys', 'pause', 'paused', 'resume', 'checked_filter', 'find_failed', 'change_failed',
             'begin_action', 'act', 'prune', 'gauges', 'status', 'prune_inbox', 'reopen'])) AS known (part, names)
     CROSS JOIN unnest(known.names) AS name
     JOIN pg_catalog.pg_class AS outbox ON outbox.oid = '"outbox"."outbox"'::regclass
@@ -88,7 +88,7 @@ BEGIN
         UPDATE (events, reached, finished_at) ON "outbox"."outbox_audit" TO %I', p_role);
     EXECUTE format('GRANT SELECT, DELETE ON "outbox"."processed_events" TO %I', p_role);
     EXECUTE format('GRANT SELECT ON "outbox"."outbox_migration" TO %I', p_role);
-    EXECUTE format('GRANT SELECT, UPDATE ON SEQUENCE "outbox"."outbox_mark", "outbox"."outbox_lease_mark" TO %I', p_role);
+    EXECUTE format('GRANT SELECT, UPDATE ON SEQUENCE "outbox"."outbox_mark", "outbox"."outbox_mark_of", "outbox"."outbox_lease_mark" TO %I', p_role);
     EXECUTE format('GRANT SELECT ON SEQUENCE "outbox"."outbox_seq", "outbox"."outbox_lease_number" TO %I', p_role);
     FOR v_function IN SELECT function FROM "outbox"."outbox_functions"() WHERE part IN ('relay', 'writer') LOOP
         EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', v_function, p_role);

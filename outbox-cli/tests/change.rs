@@ -6,8 +6,8 @@ use support::World;
 
 async fn failed_events(world: &World, events: u32) {
     let sql = format!(
-        "INSERT INTO outbox.outbox (id, event_type, payload, status, retry_count, error, processed_at) \
-         SELECT gen_random_uuid(), 'OrderPlaced', '1', 'failed', 10, 'carrier API answers 503', clock_timestamp() \
+        "INSERT INTO outbox.outbox (id, event_type, payload, status, class, retry_count, error, processed_at) \
+         SELECT gen_random_uuid(), 'OrderPlaced', '1', 'failed', 'failed', 10, 'carrier API answers 503', clock_timestamp() \
          FROM generate_series(1, {events})"
     );
     world.run(&sql).await;
@@ -93,7 +93,7 @@ async fn programs_are_told_of_a_change_in_the_same_words_when_there_was_nothing_
     let (some, none) = (names(redrive).await, names(redrive).await);
     assert_eq!(some, none);
     world
-        .run("UPDATE outbox.outbox SET status = 'completed', processed_at = clock_timestamp()")
+        .run("UPDATE outbox.outbox SET status = 'completed', class = 'done', processed_at = clock_timestamp()")
         .await;
     let reopen = "reopen --type OrderPlaced --newer-than 1h --yes";
     let (some, none) = (names(reopen).await, names(reopen).await);

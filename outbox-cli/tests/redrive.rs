@@ -15,9 +15,9 @@ const FAILED: i64 = 100_000;
 
 async fn failed_events(world: &World) {
     let sql = format!(
-        "INSERT INTO outbox.outbox (id, event_type, payload, status, retry_count, error, processed_at) \
+        "INSERT INTO outbox.outbox (id, event_type, payload, status, class, retry_count, error, processed_at) \
          SELECT gen_random_uuid(), CASE WHEN n % 10 = 0 THEN 'OrderShipped' ELSE 'OrderPlaced' END, \
-             '{{\"customer\": \"{MARKER}\"}}', 'failed', 10, 'carrier API answers 503', clock_timestamp() \
+             '{{\"customer\": \"{MARKER}\"}}', 'failed', 'failed', 10, 'carrier API answers 503', clock_timestamp() \
          FROM generate_series(1, {FAILED}) AS n"
     );
     world.run(&sql).await;
@@ -133,8 +133,8 @@ async fn a_hundred_thousand_events_are_looked_at_redriven_interrupted_and_redriv
     // What failed meanwhile is not what was asked for.
     world
         .run(
-            "INSERT INTO outbox.outbox (id, event_type, payload, status, error, processed_at) \
-              VALUES (gen_random_uuid(), 'OrderPlaced', '1', 'failed', '503 again', clock_timestamp())",
+            "INSERT INTO outbox.outbox (id, event_type, payload, status, class, error, processed_at) \
+              VALUES (gen_random_uuid(), 'OrderPlaced', '1', 'failed', 'failed', '503 again', clock_timestamp())",
         )
         .await;
     let rest = world

@@ -4,6 +4,8 @@ SELECT event.id, event.seq, event.event_type, event.tenant_id, event.ordering_ke
     event.discarded_at
 FROM "outbox"."outbox" AS event
 WHERE event.status = $1 AND event.seq > $7
+    -- Dead letters have an index, by their class.
+    AND ($1 <> 'failed' OR event.class = 'failed')
     AND ($2::text IS NULL OR event.event_type = $2) AND ($3::text IS NULL OR event.tenant_id = $3)
     AND ($4::text IS NULL OR event.ordering_key = $4)
     AND ($5::text IS NULL OR strpos(lower(event.error), lower($5)) > 0)

@@ -39,7 +39,7 @@ async fn a_plain_insert_cannot_wait_for_good() {
         ),
         (
             "NULL, 'later', NULL",
-            "class is 'later'; it is fresh, scheduled, waiting, held or barred",
+            "class is 'later'; a pending event is fresh, scheduled, waiting, held or barred",
         ),
     ] {
         assert_refused(&world, &format!("{INSERT}{refused})"), why).await;
@@ -65,6 +65,34 @@ async fn assert_refused(world: &World, insert: &str, why: &str) {
         "{insert}: {text}"
     );
     assert_eq!(error.downcast_ref::<PgDatabaseError>().detail(), None, "{insert}");
+}
+
+/// Claims look for fresh events above the mark only, and for dead letters by their class.
+#[tokio::test]
+async fn a_status_changed_by_hand_needs_the_class_it_is_found_by() {
+    let world = World::new().await;
+    world.publish(event("1")).await;
+    let change = |set: &str| format!("UPDATE outbox.outbox SET {set}");
+
+    for (set, why) in [
+        ("status = 'failed'", "class is 'fresh'; a failed event has class failed"),
+        ("class = 'done'", "class is 'done'; a pending event is fresh"),
+        (
+            "status = 'completed', class = 'waiting', available_at = now()",
+            "class is 'waiting'; a completed event has class done",
+        ),
+    ] {
+        assert_refused(&world, &change(set), why).await;
+    }
+    world
+        .run(&change("status = 'completed', processed_at = now()"))
+        .await;
+    let why = "processed_at is set; an event that is to be delivered again";
+    assert_refused(&world, &change("status = 'pending'"), why).await;
+
+    let again = "status = 'pending', class = 'waiting', available_at = now(), processed_at = NULL";
+    world.run(&change(again)).await;
+    assert_eq!(claim(&world.quiet_source().await, 10).await.len(), 1);
 }
 
 #[tokio::test]

@@ -44,8 +44,8 @@ async fn rows_drain_to_completed_and_nothing_happens_downstream() {
     // Another failure may speak of reopening, too.
     world
         .run(
-            "INSERT INTO outbox.outbox (id, event_type, payload, status, error, processed_at) \
-             VALUES (gen_random_uuid(), 'OrderShipped', '1', 'failed', 'the order was reopened', clock_timestamp())",
+            "INSERT INTO outbox.outbox (id, event_type, payload, status, class, error, processed_at) \
+             VALUES (gen_random_uuid(), 'OrderShipped', '1', 'failed', 'failed', 'the order was reopened', clock_timestamp())",
         )
         .await;
     let redrive = "outbox redrive --type OrderPlaced --error reopened";

@@ -71,13 +71,11 @@ impl Marker {
     /// Moves the mark for ever. Errors are left to the relay's own claims to report; here they only mean: later.
     pub(super) async fn run(self) {
         let mut sweeps = tokio::time::interval_at(tokio::time::Instant::now() + SWEEP, SWEEP);
+        // First past what was settled elsewhere, rows that were brought along say: claims pass over it until then.
+        self.follow().await;
         loop {
             tokio::select! {
-                () = self.flow.next() => {
-                    if let Err(error) = self.advance().await {
-                        tracing::debug!(%error, "outbox_mark_not_moved");
-                    }
-                }
+                () = self.flow.next() => self.follow().await,
                 _ = sweeps.tick() => {
                     if let Err(error) = self.sweep().await {
                         tracing::debug!(%error, "outbox_sweep_failed");
@@ -85,6 +83,12 @@ impl Marker {
                 }
             }
             self.flow.pause().await;
+        }
+    }
+
+    async fn follow(&self) {
+        if let Err(error) = self.advance().await {
+            tracing::debug!(%error, "outbox_mark_not_moved");
         }
     }
 

@@ -27,8 +27,8 @@ async fn number(world: &World, sql: &str) -> i64 {
     row.expect(sql).get(0)
 }
 
-const FAILED: &str = "INSERT INTO outbox.outbox (id, event_type, payload, status, error, processed_at) \
-     VALUES (gen_random_uuid(), 'Counted', '1', 'failed', 'gateway timeout', clock_timestamp())";
+const FAILED: &str = "INSERT INTO outbox.outbox (id, event_type, payload, status, class, error, processed_at) \
+     VALUES (gen_random_uuid(), 'Counted', '1', 'failed', 'failed', 'gateway timeout', clock_timestamp())";
 
 #[tokio::test]
 async fn a_filter_that_is_not_understood_picks_nothing_and_leaves_no_action() {

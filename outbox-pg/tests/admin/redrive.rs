@@ -281,11 +281,11 @@ async fn a_hundred_thousand_failed_events_are_redriven_through_an_interruption()
     let world = World::new().await;
     world
         .run(
-            "INSERT INTO outbox.outbox (id, event_type, ordering_key, payload, status, retry_count, error, processed_at)
-             SELECT gen_random_uuid(), 'Counted', 'k' || n % 1000, '1', 'failed', 10, 'gateway timeout ' || n, now()
+            "INSERT INTO outbox.outbox (id, event_type, ordering_key, payload, status, class, retry_count, error, processed_at)
+             SELECT gen_random_uuid(), 'Counted', 'k' || n % 1000, '1', 'failed', 'failed', 10, 'gateway timeout ' || n, now()
              FROM generate_series(1, 100000) AS n;
-             INSERT INTO outbox.outbox (id, event_type, payload, status, error, processed_at)
-             SELECT gen_random_uuid(), 'Other', '1', 'failed', 'gateway timeout', now() FROM generate_series(1, 10) AS n",
+             INSERT INTO outbox.outbox (id, event_type, payload, status, class, error, processed_at)
+             SELECT gen_random_uuid(), 'Other', '1', 'failed', 'failed', 'gateway timeout', now() FROM generate_series(1, 10) AS n",
         )
         .await;
     let admin = admin(&world);

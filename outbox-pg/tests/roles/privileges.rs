@@ -37,7 +37,7 @@ const READER: [&str; 2] = [
     "USAGE schema",
 ];
 /// Beside the functions that are nobody else's.
-const RELAY: [&str; 24] = [
+const RELAY: [&str; 26] = [
     "DELETE outbox",
     "DELETE outbox_block",
     "DELETE outbox_lease",
@@ -52,6 +52,7 @@ const RELAY: [&str; 24] = [
     "SELECT outbox_lease_mark",
     "SELECT outbox_lease_number",
     "SELECT outbox_mark",
+    "SELECT outbox_mark_of",
     "SELECT outbox_migration",
     "SELECT outbox_seq",
     "SELECT processed_events",
@@ -61,6 +62,7 @@ const RELAY: [&str; 24] = [
     "UPDATE outbox_lease",
     "UPDATE outbox_lease_mark",
     "UPDATE outbox_mark",
+    "UPDATE outbox_mark_of",
     "USAGE schema",
 ];
 /// What the owner alone may call. A new function is either in here, or some role's.

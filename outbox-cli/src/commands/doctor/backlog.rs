@@ -121,7 +121,7 @@ async fn failed(
     }
     let row = patient
         .query(
-            "SELECT event_type, error FROM \"outbox\".\"outbox\" WHERE status = 'failed' AND discarded_at IS NULL \
+            "SELECT event_type, error FROM \"outbox\".\"outbox\" WHERE class = 'failed' AND discarded_at IS NULL \
              ORDER BY seq DESC LIMIT 1",
         )
         .fetch_optional(connection)
