@@ -145,6 +145,12 @@ CREATE TABLE "outbox"."outbox_lease" (
     tids       tid[]       NOT NULL,
     -- Beside ids: tenant and ordering key of each event in one text, NULL where it has none. NULL if none has any.
     keys       text[],
+    -- Of which numbering the seqs are: the file of the sequence, which is another one when the numbers begin anew.
+    numbering  oid         NOT NULL,
+    -- What the next claim need not look at again: no fresh event up to this number is unclaimed, but for those whose numbers are
+    -- holes. NULL if they were too many to be worth it.
+    seen       bigint      NOT NULL,
+    holes      int8multirange,
     alone      smallint    NOT NULL,
     created_at timestamptz NOT NULL,
     until      timestamptz NOT NULL,

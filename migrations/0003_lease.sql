@@ -13,16 +13,37 @@ BEGIN
 END
 $$;
 
+-- Numbers, each once, as ranges. Mostly they follow each other.
+CREATE FUNCTION "outbox"."outbox_ranges"(p_seqs bigint[]) RETURNS int8multirange LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+    v_first bigint;
+    v_last bigint;
+BEGIN
+    SELECT min(seq), max(seq) INTO v_first, v_last FROM unnest(p_seqs) AS seq;
+    IF v_last - v_first < cardinality(p_seqs) THEN
+        RETURN int8multirange(int8range(v_first, v_last, '[]'));
+    END IF;
+    RETURN coalesce((SELECT range_agg(int8range(seq, seq, '[]')) FROM unnest(p_seqs) AS seq), '{}');
+END
+$$;
+
+-- Of which numbering the events' numbers are: the file of the sequence.
+CREATE FUNCTION "outbox"."outbox_numbering"() RETURNS oid LANGUAGE sql VOLATILE
+    RETURN pg_catalog.pg_relation_filenode('"outbox"."outbox_seq"'::pg_catalog.regclass);
+
 -- Writes a lease.
 CREATE FUNCTION "outbox"."outbox_lease_out"(
-    p_worker uuid, p_secret bigint, p_ids uuid[], p_seqs bigint[], p_tids tid[], p_keys text[], p_alone integer, p_now timestamptz, p_lease interval)
+    p_worker uuid, p_secret bigint, p_ids uuid[], p_seqs bigint[], p_tids tid[], p_keys text[], p_alone integer,
+    p_seen bigint, p_holes int8multirange, p_now timestamptz, p_lease interval)
     RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     v_number bigint;
     v_keyed boolean := array_remove(p_keys, NULL) <> '{}';
 BEGIN
-    INSERT INTO "outbox"."outbox_lease" (secret, worker, ids, seqs, tids, keys, alone, created_at, until)
-        VALUES (p_secret, p_worker, p_ids, p_seqs, p_tids, CASE WHEN v_keyed THEN p_keys END, p_alone, p_now, p_now + p_lease)
+    INSERT INTO "outbox"."outbox_lease" (
+            secret, worker, ids, seqs, tids, keys, numbering, seen, holes, alone, created_at, until)
+        VALUES (p_secret, p_worker, p_ids, p_seqs, p_tids, CASE WHEN v_keyed THEN p_keys END, "outbox"."outbox_numbering"(),
+            p_seen, p_holes, p_alone, p_now, p_now + p_lease)
         RETURNING number INTO v_number;
     RETURN v_number;
 END

@@ -93,6 +93,8 @@ CREATE TYPE "outbox"."outbox_look" AS (
 -- What a claim has to know before it looks, read once it has lock 1.
 CREATE TYPE "outbox"."outbox_facts" AS (
     mark bigint, lease_mark bigint,
+    -- Up to where there is no unclaimed fresh event, but for holes; whether to go by that.
+    seen bigint, holes int8multirange, skip boolean,
     -- The strictest kind of suspect that the relay may take beside the lone leases it has.
     alone_max integer,
     -- Paused types; whether any key was blocked or had a line just then, whether any event is barred.
@@ -104,11 +106,12 @@ CREATE FUNCTION "outbox"."outbox_read_facts"(p_worker uuid, p_now timestamptz) R
     SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     v_facts "outbox"."outbox_facts";
+    v_last record;
 BEGIN
     IF "outbox"."outbox_mark_is_ahead"() THEN
         PERFORM setval('"outbox"."outbox_mark"', 0);
     END IF;
-    SELECT mark.last_value, lease_mark.last_value,
+    SELECT mark.last_value, lease_mark.last_value, mark.last_value, '{}', false,
         -- A relay with a lone lease of the strictest kind takes no other; one that has any takes none of that kind.
         (SELECT CASE max(held.alone) WHEN 2 THEN 0 WHEN 1 THEN 1 ELSE 2 END FROM "outbox"."outbox_lease" AS held
             WHERE held.number > lease_mark.last_value AND held.worker = p_worker),
@@ -122,16 +125,40 @@ BEGIN
     INTO v_facts
     FROM "outbox"."outbox_mark" AS mark, "outbox"."outbox_lease_mark" AS lease_mark;
     v_facts.plain := v_facts.plain AND NOT (v_facts.blocked OR v_facts.line OR v_facts.barred) AND v_facts.paused = '{}';
+
+    -- Any lease will do, the last one says most. Now and then all is looked at again, whatever the leases say: a lease that
+    -- was deleted by hand leaves its events to nobody.
+    SELECT number, seen, holes INTO v_last FROM "outbox"."outbox_lease"
+        WHERE number > v_facts.lease_mark AND numbering = "outbox"."outbox_numbering"() ORDER BY number DESC LIMIT 1;
+    IF v_last.holes IS NOT NULL THEN
+        v_facts.seen := greatest(v_last.seen, v_facts.mark);
+        v_facts.holes := v_last.holes;
+        v_facts.skip := v_last.number % 64 <> 0;
+    END IF;
     RETURN v_facts;
 END
 $$;
 
--- The look of most claims: fresh events only, and of the verdicts below only take and busy. Settlements do not wait for
+-- What is a hole up to p_seen once these events are claimed: what was not seen, or not taken. NULL if it is in too many pieces.
+CREATE FUNCTION "outbox"."outbox_holes_after"(p_facts "outbox"."outbox_facts", p_claimed int8multirange, p_seen bigint)
+    RETURNS int8multirange LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+    v_holes int8multirange := (p_facts.holes + int8multirange(int8range(p_facts.seen, p_seen, '(]')) - p_claimed)
+        * int8multirange(int8range(p_facts.mark, NULL, '()'));
+BEGIN
+    RETURN CASE WHEN (SELECT count(*) FROM unnest(v_holes)) <= 50 THEN v_holes END;
+END
+$$;
+
+-- The look of most claims: fresh events only, and of the verdicts below only take and busy. What earlier claims have seen is
+-- not looked at again, but for its holes. Settlements do not wait for
 -- lock 1: since the facts were read, one may have put an event back into its line, or blocked its key, and freed the key.
 -- So the statement that finds a key free asks once more whether there is anything of that kind: seen is -1 if so.
 CREATE FUNCTION "outbox"."outbox_look_plainly"(p_facts "outbox"."outbox_facts", p_window integer)
     RETURNS "outbox"."outbox_look" LANGUAGE plpgsql AS $$
 DECLARE
+    v_holes int8multirange := CASE WHEN p_facts.skip THEN p_facts.holes ELSE '{}' END;
+    v_seen bigint := CASE WHEN p_facts.skip THEN p_facts.seen ELSE p_facts.mark END;
     v_look "outbox"."outbox_look";
 BEGIN
     SELECT CASE
@@ -152,11 +179,24 @@ BEGIN
             SELECT taken.key FROM "outbox"."outbox_lease" AS lease CROSS JOIN unnest(lease.keys) AS taken (key)
             WHERE lease.number > p_facts.lease_mark AND taken.key IS NOT NULL) AS busy
         FROM (
-            SELECT id, ctid AS tid, seq, pg_column_size(payload) AS bytes,
+            SELECT id, tid, seq, bytes,
                 CASE WHEN ordering_key IS NOT NULL THEN "outbox"."outbox_key"(tenant_id, ordering_key) END AS key
-            FROM "outbox"."outbox"
-            WHERE status = 'pending' AND class = 'fresh' AND seq > p_facts.mark AND seq NOT IN (
-                SELECT unnest(lease.seqs) FROM "outbox"."outbox_lease" AS lease WHERE lease.number > p_facts.lease_mark)
+            FROM (
+                SELECT late.* FROM unnest(v_holes) AS hole (numbers) CROSS JOIN LATERAL (
+                    SELECT id, ctid AS tid, seq, pg_column_size(payload) AS bytes, tenant_id, ordering_key
+                    FROM "outbox"."outbox"
+                    WHERE status = 'pending' AND class = 'fresh' AND seq >= lower(hole.numbers) AND seq < upper(hole.numbers)
+                        AND seq > p_facts.mark AND seq NOT IN (
+                            SELECT unnest(lease.seqs) FROM "outbox"."outbox_lease" AS lease WHERE lease.number > p_facts.lease_mark)
+                    ORDER BY seq LIMIT p_window) AS late
+                UNION ALL
+                (SELECT id, ctid, seq, pg_column_size(payload), tenant_id, ordering_key
+                FROM "outbox"."outbox"
+                WHERE status = 'pending' AND class = 'fresh' AND seq > v_seen
+                    -- What is in flight was seen.
+                    AND (p_facts.skip OR seq NOT IN (
+                        SELECT unnest(lease.seqs) FROM "outbox"."outbox_lease" AS lease WHERE lease.number > p_facts.lease_mark))
+                ORDER BY seq LIMIT p_window)) AS found
             ORDER BY seq LIMIT p_window) AS fresh
         -- Once per event: merged with the statement around it, the question would be asked for each of its lists.
         OFFSET 0) AS event;

@@ -106,6 +106,9 @@ DECLARE
     v_room integer;
     v_keep integer;
     v_follower record;
+    v_claimed int8multirange;
+    v_seen bigint;
+    v_holes int8multirange;
 BEGIN
     PERFORM "outbox"."outbox_require_read_committed"();
     IF NOT p_surely AND NOT "outbox"."outbox_has_work"() THEN
@@ -185,9 +188,13 @@ BEGIN
     IF array_remove(v_keys || v_lone_keys, NULL) = '{}' AND current_setting('synchronous_commit') <> 'off' THEN
         PERFORM set_config('synchronous_commit', 'off', true);
     END IF;
+    v_claimed := "outbox"."outbox_ranges"(v_lone_seqs || v_seqs[1:v_keep]);
+    v_seen := greatest(v_facts.seen, upper(v_claimed) - 1);
+    v_holes := "outbox"."outbox_holes_after"(v_facts, v_claimed, v_seen);
     FOR i IN 1..cardinality(v_lone_ids) LOOP
         lease := "outbox"."outbox_lease_out"(
-            p_worker, p_secret, v_lone_ids[i:i], v_lone_seqs[i:i], v_lone_tids[i:i], v_lone_keys[i:i], v_lone, v_now, p_lease);
+            p_worker, p_secret, v_lone_ids[i:i], v_lone_seqs[i:i], v_lone_tids[i:i], v_lone_keys[i:i], v_lone,
+            v_seen, v_holes, v_now, p_lease);
         ids := v_lone_ids[i:i];
         seqs := v_lone_seqs[i:i];
         RETURN NEXT;
@@ -196,7 +203,7 @@ BEGIN
         ids := v_ids[1:v_keep];
         seqs := v_seqs[1:v_keep];
         lease := "outbox"."outbox_lease_out"(
-            p_worker, p_secret, ids, seqs, v_tids[1:v_keep], v_keys[1:v_keep], 0, v_now, p_lease);
+            p_worker, p_secret, ids, seqs, v_tids[1:v_keep], v_keys[1:v_keep], 0, v_seen, v_holes, v_now, p_lease);
         RETURN NEXT;
     END IF;
 END

@@ -3,8 +3,8 @@
 -- Records the outcome of one event that was not completed. The caller has made sure that its lease holds.
 --   retry     tried in vain: due again after p_after, behind nobody and before its key's later events
 --   failed    given up; what becomes of its key is p_key_policy: go_on, stop, park
---   released  not tried: as it was, or due again after p_after. With a key it goes back into its line: later events of
---             the key may have been put there meanwhile
+--   released  not tried: due at once, or after p_after. With a key it goes back into its line: later events of the key
+--             may have been put there meanwhile
 CREATE FUNCTION "outbox"."outbox_settle_one"(
     p_id uuid, p_seq bigint, p_kind text, p_after interval, p_error text, p_done text[], p_key_policy text, p_now timestamptz)
     RETURNS void LANGUAGE plpgsql
@@ -33,10 +33,12 @@ BEGIN
             UPDATE "outbox"."outbox" SET class = 'waiting', available_at = p_now + p_after, done_parts = p_done
             WHERE id = p_id AND seq = p_seq AND status = 'pending';
         ELSE
+            -- Not fresh again: what was fresh and claimed is not looked for there any more.
             UPDATE "outbox"."outbox"
-            SET class = CASE WHEN class = 'fresh' AND ordering_key IS NOT NULL THEN 'held' ELSE class END, done_parts = p_done
-            WHERE id = p_id AND seq = p_seq AND status = 'pending'
-                AND (p_done <> '{}' OR class = 'fresh' AND ordering_key IS NOT NULL);
+            SET class = CASE WHEN class <> 'fresh' THEN class WHEN ordering_key IS NULL THEN 'waiting' ELSE 'held' END,
+                available_at = CASE WHEN class = 'fresh' AND ordering_key IS NULL THEN p_now ELSE available_at END,
+                done_parts = p_done
+            WHERE id = p_id AND seq = p_seq AND status = 'pending' AND (p_done <> '{}' OR class = 'fresh');
         END IF;
     END CASE;
 END
@@ -98,57 +100,61 @@ BEGIN
 END
 $$;
 
--- Those of some events that a lease holds, side by side, and where their rows were when they were claimed.
+-- Those of some events that a lease holds, side by side with where their rows were when they were claimed.
 -- By hashing: the planner would compare each event with every other.
 CREATE FUNCTION "outbox"."outbox_held"(
-    p_lease "outbox"."outbox_lease", p_seqs bigint[], OUT ids uuid[], OUT seqs bigint[], OUT tids tid[]) LANGUAGE plpgsql
+    p_lease "outbox"."outbox_lease", p_seqs bigint[], OUT seqs bigint[], OUT tids tid[]) LANGUAGE plpgsql
     SET enable_mergejoin = off SET enable_nestloop = off
     SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 BEGIN
-    SELECT coalesce(array_agg(held.id), '{}'), coalesce(array_agg(held.seq), '{}'), coalesce(array_agg(held.tid), '{}')
-    INTO ids, seqs, tids
-    FROM unnest(p_lease.ids, p_lease.seqs, p_lease.tids) AS held (id, seq, tid) JOIN unnest(p_seqs) AS done (seq) USING (seq);
+    SELECT coalesce(array_agg(held.seq), '{}'), coalesce(array_agg(held.tid), '{}') INTO seqs, tids
+    FROM unnest(p_lease.seqs, p_lease.tids) AS held (seq, tid) JOIN unnest(p_seqs) AS done (seq) USING (seq);
 END
 $$;
 
 -- Completes events where their rows were when they were claimed, and returns how many were there. One scan over the
--- places, not one for each: a new one asks the file system how long the table is. After TRUNCATE ... RESTART IDENTITY
--- another event may have the place and the number: the id tells.
-CREATE FUNCTION "outbox"."outbox_complete_at"(
-    p_tids tid[], p_ids uuid[], p_seqs bigint[], p_delete boolean, p_now timestamptz) RETURNS bigint LANGUAGE plpgsql
+-- places, not one for each: a new one asks the file system how long the table is. What is in a place now is one of these events
+-- if it has one of their numbers; call it only while the numbering is that of the claim.
+CREATE FUNCTION "outbox"."outbox_complete_at"(p_tids tid[], p_seqs int8multirange, p_delete boolean, p_now timestamptz)
+    RETURNS bigint LANGUAGE plpgsql
     SET enable_seqscan = off SET enable_bitmapscan = off SET enable_indexscan = off SET enable_indexonlyscan = off
-    SET enable_mergejoin = off SET enable_nestloop = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+    SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     v_ended bigint;
 BEGIN
     IF p_delete THEN
-        DELETE FROM "outbox"."outbox" AS event USING unnest(p_ids, p_seqs) AS done (id, seq)
-        WHERE event.ctid = ANY (p_tids) AND event.id = done.id AND event.seq = done.seq AND event.status = 'pending';
+        DELETE FROM "outbox"."outbox" AS event
+        WHERE event.ctid = ANY (p_tids) AND p_seqs @> event.seq AND event.status = 'pending';
     ELSE
-        UPDATE "outbox"."outbox" AS event SET status = 'completed', class = CASE class WHEN 'fresh' THEN 'fresh' ELSE 'done' END,
-            processed_at = p_now
-        FROM unnest(p_ids, p_seqs) AS done (id, seq)
-        WHERE event.ctid = ANY (p_tids) AND event.id = done.id AND event.seq = done.seq AND event.status = 'pending';
+        UPDATE "outbox"."outbox" AS event
+        SET status = 'completed', class = CASE class WHEN 'fresh' THEN 'fresh' ELSE 'done' END, processed_at = p_now
+        WHERE event.ctid = ANY (p_tids) AND p_seqs @> event.seq AND event.status = 'pending';
     END IF;
     GET DIAGNOSTICS v_ended = ROW_COUNT;
     RETURN v_ended;
 END
 $$;
 
--- Completes events wherever their rows are now.
-CREATE FUNCTION "outbox"."outbox_complete"(p_ids uuid[], p_seqs bigint[], p_delete boolean, p_now timestamptz)
+-- Completes events of these leases wherever their rows are now.
+CREATE FUNCTION "outbox"."outbox_complete"(p_leases bigint[], p_seqs bigint[], p_delete boolean, p_now timestamptz)
     RETURNS void LANGUAGE plpgsql
     SET enable_seqscan = off SET enable_bitmapscan = off SET enable_mergejoin = off SET enable_nestloop = off
     SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    v_ids uuid[];
+    v_seqs bigint[];
 BEGIN
+    SELECT array_agg(held.id), array_agg(held.seq) INTO v_ids, v_seqs
+        FROM "outbox"."outbox_lease" AS lease CROSS JOIN unnest(lease.ids, lease.seqs) AS held (id, seq)
+        WHERE lease.number = ANY (p_leases) AND held.seq IN (SELECT unnest(p_seqs));
     IF p_delete THEN
-        DELETE FROM "outbox"."outbox" AS event USING unnest(p_ids, p_seqs) AS done (id, seq)
-        WHERE event.id = ANY (p_ids) AND event.id = done.id AND event.seq = done.seq AND event.status = 'pending';
+        DELETE FROM "outbox"."outbox" AS event USING unnest(v_ids, v_seqs) AS done (id, seq)
+        WHERE event.id = ANY (v_ids) AND event.id = done.id AND event.seq = done.seq AND event.status = 'pending';
     ELSE
-        UPDATE "outbox"."outbox" AS event SET status = 'completed', class = CASE class WHEN 'fresh' THEN 'fresh' ELSE 'done' END,
-            processed_at = p_now
-        FROM unnest(p_ids, p_seqs) AS done (id, seq)
-        WHERE event.id = ANY (p_ids) AND event.id = done.id AND event.seq = done.seq AND event.status = 'pending';
+        UPDATE "outbox"."outbox" AS event
+        SET status = 'completed', class = CASE class WHEN 'fresh' THEN 'fresh' ELSE 'done' END, processed_at = p_now
+        FROM unnest(v_ids, v_seqs) AS done (id, seq)
+        WHERE event.id = ANY (v_ids) AND event.id = done.id AND event.seq = done.seq AND event.status = 'pending';
     END IF;
 END
 $$;
@@ -168,9 +174,11 @@ CREATE FUNCTION "outbox"."outbox_settle"(
 DECLARE
     v_now timestamptz;
     v_live bigint[] := '{}';
-    v_ids uuid[] := '{}';
     v_seqs bigint[] := '{}';
     v_tids tid[] := '{}';
+    v_ranges int8multirange := '{}';
+    v_numbering oid;
+    v_same boolean := true;
     v_token record;
     v_end integer := 0;
     v_part bigint[];
@@ -187,6 +195,9 @@ BEGIN
     IF p_async AND current_setting('synchronous_commit') <> 'off' THEN
         PERFORM set_config('synchronous_commit', 'off', true);
     END IF;
+    -- ORDER: the table is held before its numbering is read: TRUNCATE ... RESTART IDENTITY comes before both or after.
+    PERFORM FROM "outbox"."outbox" LIMIT 0;
+    v_numbering := "outbox"."outbox_numbering"();
     -- ORDER: the clock is read after the rows are locked, or a lease could end while this waits for them.
     PERFORM FROM "outbox"."outbox_lease" WHERE number = ANY (p_leases) ORDER BY number FOR UPDATE;
     v_now := clock_timestamp();
@@ -205,16 +216,17 @@ BEGIN
             CONTINUE;
         END IF;
         v_live := v_live || v_token.number;
+        v_same := v_same AND (v_token.lease).numbering = v_numbering;
         -- Mostly all events of a claim are completed, and by one call.
         IF v_part = (v_token.lease).seqs THEN
             v_whole := v_whole || v_token.number;
-            v_ids := v_ids || (v_token.lease).ids;
             v_seqs := v_seqs || v_part;
+            v_ranges := v_ranges + "outbox"."outbox_ranges"(v_part);
             v_tids := v_tids || (v_token.lease).tids;
         ELSIF v_part <> '{}' THEN
             v_held := "outbox"."outbox_held"(v_token.lease, v_part);
-            v_ids := v_ids || v_held.ids;
             v_seqs := v_seqs || v_held.seqs;
+            v_ranges := v_ranges + "outbox"."outbox_ranges"(v_held.seqs);
             v_tids := v_tids || v_held.tids;
             v_gone_lease := v_gone_lease || array_fill(v_token.number, ARRAY[cardinality(v_held.seqs)]);
             v_gone_seqs := v_gone_seqs || v_held.seqs;
@@ -225,13 +237,13 @@ BEGIN
         END IF;
     END LOOP;
 
-    v_ended := "outbox"."outbox_complete_at"(v_tids, v_ids, v_seqs, p_delete, v_now);
+    v_ended := CASE WHEN v_same THEN "outbox"."outbox_complete_at"(v_tids, v_ranges, p_delete, v_now) ELSE 0 END;
     -- Where rows are not seen, their leases must not end: the events would stay as they are, and nobody would know.
     IF v_ended < cardinality(v_seqs) OR p_rest IS NOT NULL THEN
         PERFORM "outbox"."outbox_require_sight"();
     END IF;
     IF v_ended < cardinality(v_seqs) THEN
-        PERFORM "outbox"."outbox_complete"(v_ids, v_seqs, p_delete, v_now);
+        PERFORM "outbox"."outbox_complete"(v_live, v_seqs, p_delete, v_now);
     END IF;
 
     IF p_rest IS NOT NULL THEN

@@ -17,13 +17,29 @@ DECLARE
     v_file oid;
     v_mark bigint;
     v_first bigint;
+    v_holes int8multirange;
 BEGIN
     -- ORDER: before the candidate is read. A new file when the numbers begin anew: writers of after that are not among these.
     v_file := pg_relation_filenode('"outbox"."outbox_seq"');
     SELECT last_value INTO v_mark FROM "outbox"."outbox_mark";
     SELECT CASE WHEN is_called THEN last_value + 1 ELSE last_value END INTO candidate FROM "outbox"."outbox_seq";
-    SELECT seq INTO v_first FROM "outbox"."outbox"
-        WHERE status = 'pending' AND class = 'fresh' AND seq > v_mark ORDER BY seq LIMIT 1;
+    -- Where claims go on, the last one tells: up to what is in flight, or pending in a hole. Step 2 looks for itself.
+    SELECT seen, holes INTO v_first, v_holes FROM "outbox"."outbox_lease"
+        WHERE number > (SELECT last_value FROM "outbox"."outbox_lease_mark") ORDER BY number DESC LIMIT 1;
+    IF v_holes IS NOT NULL THEN
+        v_first := least(v_first + 1, (
+            SELECT min(flight.seq) FROM "outbox"."outbox_lease" AS lease CROSS JOIN unnest(lease.seqs) AS flight (seq)
+            WHERE lease.number > (SELECT last_value FROM "outbox"."outbox_lease_mark") AND flight.seq > v_mark), (
+            SELECT late.seq FROM unnest(v_holes) AS hole (numbers) CROSS JOIN LATERAL (
+                SELECT seq FROM "outbox"."outbox"
+                WHERE status = 'pending' AND class = 'fresh' AND seq >= lower(hole.numbers) AND seq < upper(hole.numbers)
+                    AND seq > v_mark
+                ORDER BY seq LIMIT 1) AS late
+            ORDER BY late.seq LIMIT 1));
+    ELSE
+        SELECT seq INTO v_first FROM "outbox"."outbox"
+            WHERE status = 'pending' AND class = 'fresh' AND seq > v_mark ORDER BY seq LIMIT 1;
+    END IF;
     candidate := least(candidate, v_first);
     IF candidate <= v_mark + 1 THEN
         candidate := NULL;

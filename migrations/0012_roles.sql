@@ -19,8 +19,8 @@ CREATE FUNCTION "outbox"."outbox_functions"() RETURNS TABLE (function regprocedu
         ('publisher', ARRAY['publish', 'publish_id', 'publish_text', 'publish_headers']),
         ('handler', ARRAY['receive', 'receive_all']),
         ('relay', ARRAY['lock_number', 'channel', 'key', 'key_tenant', 'key_name', 'require_read_committed', 'promote',
-            'take_back', 'open_types', 'has_work', 'next_due', 'read_facts', 'look_plainly', 'look', 'set_aside',
-            'clear_the_way', 'followers', 'lease_out', 'claim', 'move_lease_mark', 'settle_one', 'shrink_lease',
+            'take_back', 'open_types', 'has_work', 'next_due', 'read_facts', 'holes_after', 'look_plainly', 'look', 'set_aside',
+            'clear_the_way', 'followers', 'ranges', 'numbering', 'lease_out', 'claim', 'move_lease_mark', 'settle_one', 'shrink_lease',
             'end_leases', 'held', 'complete_at', 'complete', 'settle', 'extend', 'mark_candidate', 'mark_is_ahead', 'sees_all',
             'require_sight', 'mark_move', 'below_mark', 'sweep', 'wake_now', 'hold_keys', 'pause', 'paused', 'resume', 'checked_filter', 'find_failed', 'change_failed',
             'begin_action', 'act', 'prune', 'gauges', 'status', 'prune_inbox', 'reopen'])) AS known (part, names)

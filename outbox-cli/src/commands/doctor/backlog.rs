@@ -107,7 +107,7 @@ async fn mark(patient: &Patient<'_>, connection: &mut PgConnection) -> Result<Ch
     Ok(Check::wrong(
         NAME,
         format!("{below} pending events or more are below the low-water mark, where claims do not look: rows or numbers were changed by hand"),
-        patient.names.render("SELECT * FROM \"outbox\".\"outbox_sweep\"() as the relay's role mends it; so does a relay that starts, and each one every ten minutes"),
+        patient.names.render("SELECT * FROM \"outbox\".\"outbox_sweep\"() as the relay's role mends those among the last 200,000 rows; older ones want class waiting and available_at"),
     ))
 }
 
