@@ -172,12 +172,8 @@ impl PgSourceBuilder {
         if self.deadline.is_zero() || self.fallback.is_zero() {
             return Err(ConfigError::new("deadline or fallback", "0", "both take more than zero").into());
         }
-        let pool = self.pool();
-        let sessions = Sessions {
-            pool: pool.clone(),
-            deadline: self.deadline,
-            pooler: self.pooler,
-        };
+        // Each kind of work has sessions of its own: one that did everything would keep every plan, and touch every page.
+        let (claims, settlements, sessions) = (self.sessions(1, true), self.sessions(2, false), self.sessions(2, false));
         let Preflight { channel, lock, sight } = self.preflight().await?;
         let hearing = if self.poll_only {
             Hearing::PollOnly
@@ -200,7 +196,7 @@ impl PgSourceBuilder {
             tasks.spawn(
                 Listener {
                     ears: Arc::clone(&ears),
-                    pool,
+                    pool: sessions.pool.clone(),
                     channel,
                     lock,
                     next_due: self.sql("SELECT \"outbox\".\"outbox_next_due\"()"),
@@ -210,6 +206,8 @@ impl PgSourceBuilder {
             );
         }
         Ok(PgSource {
+            claims,
+            settlements,
             sessions,
             claim: Claim {
                 claim: self.sql(include_str!("../../sql/claim.sql")),
@@ -238,13 +236,21 @@ impl PgSourceBuilder {
         if self.pooler { sql.unprepared() } else { sql }
     }
 
-    /// A pool for a claim, two settlements and an extension at the same time, and one to spare. Not tested at every use: a broken
-    /// connection shows itself, and the operation is tried again.
-    fn pool(&self) -> PgPool {
+    /// So many sessions. `claims`: to claim with.
+    fn sessions(&self, most: u32, claims: bool) -> Sessions {
+        Sessions {
+            pool: self.pool(most, claims),
+            deadline: self.deadline,
+            pooler: self.pooler,
+        }
+    }
+
+    /// Not tested at every use: a broken connection shows itself, and the operation is tried again.
+    fn pool(&self, most: u32, claims: bool) -> PgPool {
         let pooler = self.pooler;
-        let warm = self.names.render(include_str!("../../sql/warm.sql"));
+        let warm = claims.then(|| self.names.render(include_str!("../../sql/warm.sql")));
         PgPoolOptions::new()
-            .max_connections(5)
+            .max_connections(most)
             .min_connections(0)
             .test_before_acquire(false)
             .acquire_timeout(self.deadline)
@@ -255,6 +261,8 @@ impl PgSourceBuilder {
                         sqlx::raw_sql(include_str!("../../sql/session.sql"))
                             .execute(&mut *connection)
                             .await?;
+                    }
+                    if let (Some(warm), false) = (warm, pooler) {
                         // Only faster: while a deployment is under way, the functions in it may be of another version.
                         let warmed = sqlx::raw_sql(AssertSqlSafe(warm)).execute(connection).await;
                         if let Err(error) = warmed {

@@ -44,6 +44,11 @@ const POLL_LIVELY: Duration = Duration::from_millis(20);
 /// One relay uses one source.
 #[derive(Debug)]
 pub struct PgSource {
+    /// For claims.
+    claims: Sessions,
+    /// For settlements: as many as a relay makes at a time.
+    settlements: Sessions,
+    /// For the rest.
     sessions: Sessions,
     claim: Claim,
     settle: Settle,
@@ -89,7 +94,7 @@ impl Source for PgSource {
         let every_type = request.excluded_types.is_empty();
         self.ears.look();
         let claimed = self
-            .sessions
+            .claims
             .run("claim", |connection| {
                 Box::pin(async move { claim.run(connection, worker, request, surely).await })
             })
@@ -111,7 +116,7 @@ impl Source for PgSource {
             return Ok(Settled::all());
         }
         let settle = self.settle.clone();
-        self.sessions
+        self.settlements
             .run("settle", |connection| {
                 Box::pin(async move { settle.run(connection, settlements).await })
             })
