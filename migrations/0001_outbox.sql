@@ -148,9 +148,9 @@ CREATE TABLE "outbox"."outbox_lease" (
     -- Of which numbering the seqs are: the file of the sequence, which is another one when the numbers begin anew.
     numbering  oid         NOT NULL,
     -- What the next claim need not look at again: no fresh event up to this number is unclaimed, but for those whose numbers are
-    -- holes. NULL if they were too many to be worth it.
+    -- holes. All events in flight are below it, too.
     seen       bigint      NOT NULL,
-    holes      int8multirange,
+    holes      int8multirange NOT NULL,
     alone      smallint    NOT NULL,
     created_at timestamptz NOT NULL,
     until      timestamptz NOT NULL,
@@ -177,15 +177,16 @@ CREATE TABLE "outbox"."outbox_block" (
     CONSTRAINT "outbox_block_reason_check" CHECK (reason IN ('paused', 'stopped', 'parked'))
 );
 
--- No fresh event has a number up to this one. A sequence, because moving it leaves no dead row versions behind:
+-- No fresh event up to this number is unclaimed. A sequence, because moving it leaves no dead row versions behind:
 -- under an old snapshot those would pile up and slow down what the mark is there to keep fast.
 CREATE SEQUENCE "outbox"."outbox_mark" MINVALUE 0 START 0;
 -- The same for leases.
 CREATE SEQUENCE "outbox"."outbox_lease_mark" MINVALUE 0 START 0;
--- For which table the mark was proven, by its oid. A dump holds rows as of its snapshot, and sequences as they were later: in
--- the restored table, which has another oid, fresh events may be below the mark.
-CREATE SEQUENCE "outbox"."outbox_mark_of" MINVALUE 0 START 0;
-SELECT setval('"outbox"."outbox_mark_of"', '"outbox"."outbox"'::regclass::oid::bigint);
+-- Up to where a sweep has seen that the mark was right.
+CREATE SEQUENCE "outbox"."outbox_swept" MINVALUE 0 START 0;
+-- For which table: its oid and the cluster's identifier in one. A dump holds rows as of its snapshot, and sequences as they were
+-- later: in the restored table, which is another one, fresh events may be below the mark.
+CREATE SEQUENCE "outbox"."outbox_swept_of" MINVALUE 0 START 0;
 
 -- Lock numbers derive from the table, so that several outboxes in one database do not wait for each other.
 --   1 claims, and whoever changes pending events by hand   2 held by a sleeping relay   3 migrations

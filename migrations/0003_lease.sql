@@ -13,14 +13,13 @@ BEGIN
 END
 $$;
 
--- Numbers, each once, as ranges. Mostly they follow each other.
+-- Numbers as ranges. Mostly they follow each other.
 CREATE FUNCTION "outbox"."outbox_ranges"(p_seqs bigint[]) RETURNS int8multirange LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
-    v_first bigint;
-    v_last bigint;
+    v_first bigint := p_seqs[1];
+    v_last bigint := p_seqs[cardinality(p_seqs)];
 BEGIN
-    SELECT min(seq), max(seq) INTO v_first, v_last FROM unnest(p_seqs) AS seq;
-    IF v_last - v_first < cardinality(p_seqs) THEN
+    IF v_last - v_first = cardinality(p_seqs) - 1 AND p_seqs = ARRAY(SELECT generate_series(v_first, v_last)) THEN
         RETURN int8multirange(int8range(v_first, v_last, '[]'));
     END IF;
     RETURN coalesce((SELECT range_agg(int8range(seq, seq, '[]')) FROM unnest(p_seqs) AS seq), '{}');

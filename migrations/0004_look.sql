@@ -1,17 +1,67 @@
 -- Looking: what there is to claim, and what stands in its way. Changes nothing but a mark that is wrong.
 
+-- Where claims go on: the marks, up to where there is no unclaimed fresh event, and the holes in that. By the last lease, if there
+-- is one that tells (known); else up to the mark. What any lease says of that is true for good; the last one says most.
+CREATE FUNCTION "outbox"."outbox_last_seen"(
+    OUT mark bigint, OUT lease_mark bigint, OUT seen bigint, OUT holes int8multirange, OUT known boolean) LANGUAGE plpgsql
+    SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+BEGIN
+    SELECT events.last_value, leases.last_value INTO mark, lease_mark
+        FROM "outbox"."outbox_mark" AS events, "outbox"."outbox_lease_mark" AS leases;
+    SELECT lease.seen, lease.holes INTO seen, holes FROM "outbox"."outbox_lease" AS lease
+        WHERE lease.number > lease_mark AND lease.numbering = "outbox"."outbox_numbering"()
+            -- Numbers that were set back by hand are below what it saw of others.
+            AND lease.seen <= (SELECT given.last_value FROM "outbox"."outbox_seq" AS given)
+        ORDER BY lease.number DESC LIMIT 1;
+    known := holes IS NOT NULL;
+    seen := CASE WHEN known THEN greatest(seen, mark) ELSE mark END;
+    holes := coalesce(holes, '{}');
+END
+$$;
+
+-- Fresh events above the mark and below p_below that nobody has claimed, oldest first. What claims have seen is not looked at
+-- again, but for its holes. Plain SQL, so that it becomes a part of the looks.
+CREATE FUNCTION "outbox"."outbox_unclaimed"(
+    p_mark bigint, p_seen bigint, p_holes int8multirange, p_known boolean, p_lease_mark bigint, p_below bigint,
+    p_limit integer)
+    RETURNS TABLE (
+        seq bigint, id uuid, tid tid, tenant_id text, ordering_key text, event_type text, class text, alone smallint,
+        bytes integer, available_at timestamptz)
+    LANGUAGE sql STABLE AS $$
+    SELECT * FROM (
+        SELECT late.* FROM unnest(p_holes) AS hole (numbers) CROSS JOIN LATERAL (
+            SELECT event.seq, event.id, event.ctid, event.tenant_id, event.ordering_key, event.event_type, event.class,
+                event.alone, pg_column_size(event.payload), event.available_at
+            FROM "outbox"."outbox" AS event
+            WHERE event.status = 'pending' AND event.class = 'fresh' AND event.seq > p_mark
+                AND event.seq >= lower(hole.numbers) AND event.seq < upper(hole.numbers) AND event.seq < p_below
+                AND event.seq NOT IN (
+                    SELECT unnest(lease.seqs) FROM "outbox"."outbox_lease" AS lease WHERE lease.number > p_lease_mark)
+            ORDER BY event.seq LIMIT p_limit) AS late
+        UNION ALL (
+            SELECT event.seq, event.id, event.ctid, event.tenant_id, event.ordering_key, event.event_type, event.class,
+                event.alone, pg_column_size(event.payload), event.available_at
+            FROM "outbox"."outbox" AS event
+            WHERE event.status = 'pending' AND event.class = 'fresh' AND event.seq > p_seen AND event.seq < p_below
+                -- What is in flight was seen.
+                AND (p_known OR event.seq NOT IN (
+                    SELECT unnest(lease.seqs) FROM "outbox"."outbox_lease" AS lease WHERE lease.number > p_lease_mark))
+            ORDER BY event.seq LIMIT p_limit)) AS found (
+            seq, id, tid, tenant_id, ordering_key, event_type, class, alone, bytes, available_at)
+    ORDER BY seq LIMIT p_limit
+$$;
+
 -- Whether a claim could find anything. Asked before the lock is taken, so that relays with nothing to do do not queue for it:
 -- of many that are awake, most find that others have what there is.
 CREATE FUNCTION "outbox"."outbox_has_work"() RETURNS boolean LANGUAGE plpgsql
     SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    v_last record := "outbox"."outbox_last_seen"();
 BEGIN
     RETURN "outbox"."outbox_mark_is_ahead"()
         OR EXISTS (
-            SELECT FROM "outbox"."outbox"
-            WHERE status = 'pending' AND class = 'fresh' AND seq > (SELECT last_value FROM "outbox"."outbox_mark")
-                AND seq NOT IN (
-                    SELECT unnest(seqs) FROM "outbox"."outbox_lease"
-                    WHERE number > (SELECT last_value FROM "outbox"."outbox_lease_mark")))
+            SELECT FROM "outbox"."outbox_unclaimed"(
+                v_last.mark, v_last.seen, v_last.holes, v_last.known, v_last.lease_mark, 9223372036854775807, 1))
         OR EXISTS (
             SELECT FROM "outbox"."outbox"
             WHERE status = 'pending' AND class IN ('scheduled', 'waiting') AND available_at <= clock_timestamp()
@@ -30,17 +80,15 @@ CREATE FUNCTION "outbox"."outbox_next_due"() RETURNS double precision LANGUAGE p
     SET search_path = pg_catalog, pg_temp
     SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
+    v_last record := "outbox"."outbox_last_seen"();
     v_now timestamptz := clock_timestamp();
     v_next timestamptz;
 BEGIN
     -- For what is claimed its lease stands. What is due and not claimed had to wait for something, as a suspect for another, or
     -- was handed back.
     IF EXISTS (
-        SELECT FROM "outbox"."outbox"
-        WHERE status = 'pending' AND class = 'fresh' AND seq > (SELECT last_value FROM "outbox"."outbox_mark")
-            AND seq NOT IN (
-                SELECT unnest(seqs) FROM "outbox"."outbox_lease"
-                WHERE number > (SELECT last_value FROM "outbox"."outbox_lease_mark")))
+        SELECT FROM "outbox"."outbox_unclaimed"(
+            v_last.mark, v_last.seen, v_last.holes, v_last.known, v_last.lease_mark, 9223372036854775807, 1))
     THEN
         RETURN 0;
     END IF;
@@ -93,8 +141,8 @@ CREATE TYPE "outbox"."outbox_look" AS (
 -- What a claim has to know before it looks, read once it has lock 1.
 CREATE TYPE "outbox"."outbox_facts" AS (
     mark bigint, lease_mark bigint,
-    -- Up to where there is no unclaimed fresh event, but for holes; whether to go by that.
-    seen bigint, holes int8multirange, skip boolean,
+    -- Up to where there is no unclaimed fresh event, but for holes: by a lease, if it is known; or the mark, and none.
+    seen bigint, holes int8multirange, known boolean,
     -- The strictest kind of suspect that the relay may take beside the lone leases it has.
     alone_max integer,
     -- Paused types; whether any key was blocked or had a line just then, whether any event is barred.
@@ -106,15 +154,14 @@ CREATE FUNCTION "outbox"."outbox_read_facts"(p_worker uuid, p_now timestamptz) R
     SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     v_facts "outbox"."outbox_facts";
-    v_last record;
 BEGIN
     IF "outbox"."outbox_mark_is_ahead"() THEN
         PERFORM setval('"outbox"."outbox_mark"', 0);
     END IF;
-    SELECT mark.last_value, lease_mark.last_value, mark.last_value, '{}', false,
+    SELECT last.mark, last.lease_mark, last.seen, last.holes, last.known,
         -- A relay with a lone lease of the strictest kind takes no other; one that has any takes none of that kind.
         (SELECT CASE max(held.alone) WHEN 2 THEN 0 WHEN 1 THEN 1 ELSE 2 END FROM "outbox"."outbox_lease" AS held
-            WHERE held.number > lease_mark.last_value AND held.worker = p_worker),
+            WHERE held.number > last.lease_mark AND held.worker = p_worker),
         ARRAY(SELECT name FROM "outbox"."outbox_block" WHERE scope = 'type'),
         EXISTS (SELECT FROM "outbox"."outbox_block" WHERE scope = 'key'),
         EXISTS (SELECT FROM "outbox"."outbox"
@@ -123,42 +170,39 @@ BEGIN
         NOT EXISTS (SELECT FROM "outbox"."outbox"
             WHERE status = 'pending' AND class IN ('scheduled', 'waiting') AND available_at <= p_now)
     INTO v_facts
-    FROM "outbox"."outbox_mark" AS mark, "outbox"."outbox_lease_mark" AS lease_mark;
+    FROM "outbox"."outbox_last_seen"() AS last;
     v_facts.plain := v_facts.plain AND NOT (v_facts.blocked OR v_facts.line OR v_facts.barred) AND v_facts.paused = '{}';
-
-    -- Any lease will do, the last one says most. Now and then all is looked at again, whatever the leases say: a lease that
-    -- was deleted by hand leaves its events to nobody.
-    SELECT number, seen, holes INTO v_last FROM "outbox"."outbox_lease"
-        WHERE number > v_facts.lease_mark AND numbering = "outbox"."outbox_numbering"() ORDER BY number DESC LIMIT 1;
-    IF v_last.holes IS NOT NULL THEN
-        v_facts.seen := greatest(v_last.seen, v_facts.mark);
-        v_facts.holes := v_last.holes;
-        v_facts.skip := v_last.number % 64 <> 0;
-    END IF;
     RETURN v_facts;
 END
 $$;
 
--- What is a hole up to p_seen once these events are claimed: what was not seen, or not taken. NULL if it is in too many pieces.
-CREATE FUNCTION "outbox"."outbox_holes_after"(p_facts "outbox"."outbox_facts", p_claimed int8multirange, p_seen bigint)
-    RETURNS int8multirange LANGUAGE plpgsql IMMUTABLE AS $$
-DECLARE
-    v_holes int8multirange := (p_facts.holes + int8multirange(int8range(p_facts.seen, p_seen, '(]')) - p_claimed)
-        * int8multirange(int8range(p_facts.mark, NULL, '()'));
+-- Up to where everything is seen once these events are claimed, and what is a hole below that: what was not there, or not
+-- taken. Many holes count as one, with all that is between them.
+CREATE FUNCTION "outbox"."outbox_seen_after"(
+    p_facts "outbox"."outbox_facts", p_claimed int8multirange, OUT seen bigint, OUT holes int8multirange) LANGUAGE plpgsql
+    SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 BEGIN
-    RETURN CASE WHEN (SELECT count(*) FROM unnest(v_holes)) <= 50 THEN v_holes END;
+    seen := greatest(p_facts.seen, upper(p_claimed) - 1);
+    IF NOT p_facts.known THEN
+        -- What is in flight has to be below it.
+        seen := greatest(seen, (
+            SELECT max(flight.seq) FROM "outbox"."outbox_lease" AS lease CROSS JOIN unnest(lease.seqs) AS flight (seq)
+            WHERE lease.number > p_facts.lease_mark));
+    END IF;
+    holes := (p_facts.holes + int8multirange(int8range(p_facts.seen, seen, '(]')) - p_claimed)
+        * int8multirange(int8range(p_facts.mark, NULL, '()'));
+    IF (SELECT count(*) FROM unnest(holes)) > 50 THEN
+        holes := int8multirange(range_merge(holes));
+    END IF;
 END
 $$;
 
--- The look of most claims: fresh events only, and of the verdicts below only take and busy. What earlier claims have seen is
--- not looked at again, but for its holes. Settlements do not wait for
+-- The look of most claims: fresh events only, and of the verdicts below only take and busy. Settlements do not wait for
 -- lock 1: since the facts were read, one may have put an event back into its line, or blocked its key, and freed the key.
 -- So the statement that finds a key free asks once more whether there is anything of that kind: seen is -1 if so.
 CREATE FUNCTION "outbox"."outbox_look_plainly"(p_facts "outbox"."outbox_facts", p_window integer)
     RETURNS "outbox"."outbox_look" LANGUAGE plpgsql AS $$
 DECLARE
-    v_holes int8multirange := CASE WHEN p_facts.skip THEN p_facts.holes ELSE '{}' END;
-    v_seen bigint := CASE WHEN p_facts.skip THEN p_facts.seen ELSE p_facts.mark END;
     v_look "outbox"."outbox_look";
 BEGIN
     SELECT CASE
@@ -181,22 +225,8 @@ BEGIN
         FROM (
             SELECT id, tid, seq, bytes,
                 CASE WHEN ordering_key IS NOT NULL THEN "outbox"."outbox_key"(tenant_id, ordering_key) END AS key
-            FROM (
-                SELECT late.* FROM unnest(v_holes) AS hole (numbers) CROSS JOIN LATERAL (
-                    SELECT id, ctid AS tid, seq, pg_column_size(payload) AS bytes, tenant_id, ordering_key
-                    FROM "outbox"."outbox"
-                    WHERE status = 'pending' AND class = 'fresh' AND seq >= lower(hole.numbers) AND seq < upper(hole.numbers)
-                        AND seq > p_facts.mark AND seq NOT IN (
-                            SELECT unnest(lease.seqs) FROM "outbox"."outbox_lease" AS lease WHERE lease.number > p_facts.lease_mark)
-                    ORDER BY seq LIMIT p_window) AS late
-                UNION ALL
-                (SELECT id, ctid, seq, pg_column_size(payload), tenant_id, ordering_key
-                FROM "outbox"."outbox"
-                WHERE status = 'pending' AND class = 'fresh' AND seq > v_seen
-                    -- What is in flight was seen.
-                    AND (p_facts.skip OR seq NOT IN (
-                        SELECT unnest(lease.seqs) FROM "outbox"."outbox_lease" AS lease WHERE lease.number > p_facts.lease_mark))
-                ORDER BY seq LIMIT p_window)) AS found
+            FROM "outbox"."outbox_unclaimed"(
+                p_facts.mark, p_facts.seen, p_facts.holes, p_facts.known, p_facts.lease_mark, 9223372036854775807, p_window)
             ORDER BY seq LIMIT p_window) AS fresh
         -- Once per event: merged with the statement around it, the question would be asked for each of its lists.
         OFFSET 0) AS event;
@@ -246,10 +276,8 @@ BEGIN
         SELECT DISTINCT key FROM "outbox"."outbox_lease" CROSS JOIN unnest(keys) AS of (key)
         WHERE number > p_facts.lease_mark AND keys IS NOT NULL AND key IS NOT NULL),
     fresh AS MATERIALIZED (
-        SELECT seq, id, ctid AS tid, tenant_id, ordering_key, event_type, class, alone, pg_column_size(payload) AS bytes, available_at
-        FROM "outbox"."outbox"
-        WHERE status = 'pending' AND class = 'fresh' AND seq > p_facts.mark AND seq NOT IN (SELECT seq FROM flight)
-        ORDER BY seq LIMIT p_window),
+        SELECT * FROM "outbox"."outbox_unclaimed"(
+            p_facts.mark, p_facts.seen, p_facts.holes, p_facts.known, p_facts.lease_mark, 9223372036854775807, p_window)),
     horizon AS MATERIALIZED (
         SELECT CASE WHEN count(*) = p_window THEN max(seq) ELSE 9223372036854775807 END AS seq FROM fresh),
     due AS MATERIALIZED (

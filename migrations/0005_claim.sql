@@ -106,9 +106,8 @@ DECLARE
     v_room integer;
     v_keep integer;
     v_follower record;
-    v_claimed int8multirange;
-    v_seen bigint;
-    v_holes int8multirange;
+    v_pinned boolean;
+    v_after record;
 BEGIN
     PERFORM "outbox"."outbox_require_read_committed"();
     IF NOT p_surely AND NOT "outbox"."outbox_has_work"() THEN
@@ -121,8 +120,8 @@ BEGIN
 
     v_facts := "outbox"."outbox_read_facts"(p_worker, v_now);
 
-    -- Each look starts at the mark again: a second one that went on where the first had ended would miss what was
-    -- committed in between below that place, and could take a later event of the same key.
+    -- Each look starts anew: a second one that went on where the first had ended would miss what was committed in between
+    -- below that place, and could take a later event of the same key.
     FOR pass IN 1..8 LOOP
         v_look := "outbox"."outbox_look"(v_facts, v_window, p_full, v_now);
         IF v_look.hold_ids IS NOT NULL THEN
@@ -134,14 +133,19 @@ BEGIN
         v_fresh := coalesce(cardinality(v_look.fresh_ids), 0);
         v_due := coalesce(cardinality(v_look.due_ids), 0);
         -- Too few that can be taken among those that cannot: look further. Not for the last few, since a second look costs as
-        -- much as the first, and a line once formed makes the looks after it dear too.
-        EXIT WHEN (v_look.seen < v_window OR v_fresh * 4 >= p_limit * 3)
+        -- much as the first, and a line once formed makes the looks after it dear too. But put aside what is far back: while it
+        -- stays fresh and cannot be taken it holds the mark, and all that is completed after it is passed over.
+        v_pinned := pass = 1 AND v_facts.seen - 10000 > (
+            SELECT min(seq) FROM unnest(v_look.full_seqs || v_look.later_seqs || v_look.busy_seqs) AS seq);
+        EXIT WHEN v_pinned IS NOT TRUE AND (v_look.seen < v_window OR v_fresh * 4 >= p_limit * 3)
             AND (v_look.cut IS NOT TRUE OR v_due >= (p_limit + 1) / 2);
         v_aside := "outbox"."outbox_clear_the_way"(v_look)
             + coalesce(cardinality(v_look.hold_ids), 0) + coalesce(cardinality(v_look.bar_ids), 0);
-        EXIT WHEN v_aside = 0 AND v_window >= greatest(p_limit, 2000);
+        EXIT WHEN v_aside = 0 AND (v_pinned OR v_window >= greatest(p_limit, 2000));
         v_facts := "outbox"."outbox_read_facts"(p_worker, v_now);
-        v_window := least(v_window * 4, greatest(p_limit, 2000));
+        IF v_pinned IS NOT TRUE THEN
+            v_window := least(v_window * 4, greatest(p_limit, 2000));
+        END IF;
     END LOOP;
 
     -- Due events and fresh ones each get half of the claim at least; what one leaves, the other takes.
@@ -188,13 +192,11 @@ BEGIN
     IF array_remove(v_keys || v_lone_keys, NULL) = '{}' AND current_setting('synchronous_commit') <> 'off' THEN
         PERFORM set_config('synchronous_commit', 'off', true);
     END IF;
-    v_claimed := "outbox"."outbox_ranges"(v_lone_seqs || v_seqs[1:v_keep]);
-    v_seen := greatest(v_facts.seen, upper(v_claimed) - 1);
-    v_holes := "outbox"."outbox_holes_after"(v_facts, v_claimed, v_seen);
+    v_after := "outbox"."outbox_seen_after"(v_facts, "outbox"."outbox_ranges"(v_lone_seqs || v_seqs[1:v_keep]));
     FOR i IN 1..cardinality(v_lone_ids) LOOP
         lease := "outbox"."outbox_lease_out"(
             p_worker, p_secret, v_lone_ids[i:i], v_lone_seqs[i:i], v_lone_tids[i:i], v_lone_keys[i:i], v_lone,
-            v_seen, v_holes, v_now, p_lease);
+            v_after.seen, v_after.holes, v_now, p_lease);
         ids := v_lone_ids[i:i];
         seqs := v_lone_seqs[i:i];
         RETURN NEXT;
@@ -203,7 +205,8 @@ BEGIN
         ids := v_ids[1:v_keep];
         seqs := v_seqs[1:v_keep];
         lease := "outbox"."outbox_lease_out"(
-            p_worker, p_secret, ids, seqs, v_tids[1:v_keep], v_keys[1:v_keep], 0, v_seen, v_holes, v_now, p_lease);
+            p_worker, p_secret, ids, seqs, v_tids[1:v_keep], v_keys[1:v_keep], 0,
+            v_after.seen, v_after.holes, v_now, p_lease);
         RETURN NEXT;
     END IF;
 END

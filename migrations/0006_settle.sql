@@ -36,7 +36,8 @@ BEGIN
             -- Not fresh again: what was fresh and claimed is not looked for there any more.
             UPDATE "outbox"."outbox"
             SET class = CASE WHEN class <> 'fresh' THEN class WHEN ordering_key IS NULL THEN 'waiting' ELSE 'held' END,
-                available_at = CASE WHEN class = 'fresh' AND ordering_key IS NULL THEN p_now ELSE available_at END,
+                -- Due since it was published, as it was before.
+                available_at = CASE WHEN class = 'fresh' AND ordering_key IS NULL THEN least(created_at, p_now) ELSE available_at END,
                 done_parts = p_done
             WHERE id = p_id AND seq = p_seq AND status = 'pending' AND (p_done <> '{}' OR class = 'fresh');
         END IF;
@@ -118,7 +119,7 @@ $$;
 CREATE FUNCTION "outbox"."outbox_complete_at"(p_tids tid[], p_seqs int8multirange, p_delete boolean, p_now timestamptz)
     RETURNS bigint LANGUAGE plpgsql
     SET enable_seqscan = off SET enable_bitmapscan = off SET enable_indexscan = off SET enable_indexonlyscan = off
-    SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+    SET enable_tidscan = on SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     v_ended bigint;
 BEGIN
@@ -196,7 +197,7 @@ BEGIN
         PERFORM set_config('synchronous_commit', 'off', true);
     END IF;
     -- ORDER: the table is held before its numbering is read: TRUNCATE ... RESTART IDENTITY comes before both or after.
-    PERFORM FROM "outbox"."outbox" LIMIT 0;
+    LOCK TABLE "outbox"."outbox" IN ROW EXCLUSIVE MODE;
     v_numbering := "outbox"."outbox_numbering"();
     -- ORDER: the clock is read after the rows are locked, or a lease could end while this waits for them.
     PERFORM FROM "outbox"."outbox_lease" WHERE number = ANY (p_leases) ORDER BY number FOR UPDATE;

@@ -1,5 +1,5 @@
--- The low-water mark: no fresh event has a number up to it, so claims start there and never pass over the dead index
--- entries of what was settled before, however old the oldest snapshot is.
+-- The low-water mark: no fresh event up to it is unclaimed, so claims start there at the latest, and never pass over what was
+-- settled before, nor over its dead versions, however old the oldest snapshot is.
 --
 -- Numbers are not committed in order, so the mark moves by an exact rule, in two steps with time between them:
 --   1. Read the candidate, then who may still be writing: everyone who holds a writing lock on the table. A publisher
@@ -9,6 +9,21 @@
 -- A relay that dies in between leaves nothing behind: the candidate is in its memory. Several relays may do this at
 -- once: each moves the mark to a place it has proven, and a lower one is only slower.
 
+-- The first number above the mark and below p_below of a fresh event that nobody has claimed. What is in flight does not hold the
+-- mark: it is never fresh again.
+--
+-- The last lease tells where that can be: in a hole, or beyond what claims have seen. Without one that tells, all events are
+-- passed over up to there, the completed ones too.
+CREATE FUNCTION "outbox"."outbox_first_open"(p_below bigint) RETURNS bigint LANGUAGE plpgsql
+    SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    v_last record := "outbox"."outbox_last_seen"();
+BEGIN
+    RETURN (SELECT seq FROM "outbox"."outbox_unclaimed"(
+        v_last.mark, v_last.seen, v_last.holes, v_last.known, v_last.lease_mark, p_below, 1));
+END
+$$;
+
 -- Step 1. Returns NULL for the candidate when the mark cannot move.
 CREATE FUNCTION "outbox"."outbox_mark_candidate"(OUT candidate bigint, OUT writers text[]) LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp
@@ -17,29 +32,14 @@ DECLARE
     v_file oid;
     v_mark bigint;
     v_first bigint;
-    v_holes int8multirange;
 BEGIN
+    -- ORDER: first of all. TRUNCATE ... RESTART IDENTITY, which sets the mark back, comes before all of this or after.
+    LOCK TABLE "outbox"."outbox" IN ACCESS SHARE MODE;
     -- ORDER: before the candidate is read. A new file when the numbers begin anew: writers of after that are not among these.
     v_file := pg_relation_filenode('"outbox"."outbox_seq"');
     SELECT last_value INTO v_mark FROM "outbox"."outbox_mark";
     SELECT CASE WHEN is_called THEN last_value + 1 ELSE last_value END INTO candidate FROM "outbox"."outbox_seq";
-    -- Where claims go on, the last one tells: up to what is in flight, or pending in a hole. Step 2 looks for itself.
-    SELECT seen, holes INTO v_first, v_holes FROM "outbox"."outbox_lease"
-        WHERE number > (SELECT last_value FROM "outbox"."outbox_lease_mark") ORDER BY number DESC LIMIT 1;
-    IF v_holes IS NOT NULL THEN
-        v_first := least(v_first + 1, (
-            SELECT min(flight.seq) FROM "outbox"."outbox_lease" AS lease CROSS JOIN unnest(lease.seqs) AS flight (seq)
-            WHERE lease.number > (SELECT last_value FROM "outbox"."outbox_lease_mark") AND flight.seq > v_mark), (
-            SELECT late.seq FROM unnest(v_holes) AS hole (numbers) CROSS JOIN LATERAL (
-                SELECT seq FROM "outbox"."outbox"
-                WHERE status = 'pending' AND class = 'fresh' AND seq >= lower(hole.numbers) AND seq < upper(hole.numbers)
-                    AND seq > v_mark
-                ORDER BY seq LIMIT 1) AS late
-            ORDER BY late.seq LIMIT 1));
-    ELSE
-        SELECT seq INTO v_first FROM "outbox"."outbox"
-            WHERE status = 'pending' AND class = 'fresh' AND seq > v_mark ORDER BY seq LIMIT 1;
-    END IF;
+    v_first := "outbox"."outbox_first_open"(candidate);
     candidate := least(candidate, v_first);
     IF candidate <= v_mark + 1 THEN
         candidate := NULL;
@@ -63,6 +63,7 @@ CREATE FUNCTION "outbox"."outbox_forget_mark"() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM setval('"outbox"."outbox_mark"', 0);
+    PERFORM setval('"outbox"."outbox_swept"', 0);
     DELETE FROM "outbox"."outbox_lease" WHERE number IN (
         SELECT number FROM "outbox"."outbox_lease" ORDER BY number FOR UPDATE SKIP LOCKED);
     DELETE FROM "outbox"."outbox_block" WHERE event_id IS NOT NULL;
@@ -115,6 +116,8 @@ DECLARE
     v_first bigint;
 BEGIN
     PERFORM "outbox"."outbox_require_read_committed"();
+    -- ORDER: first of all, as in step 1.
+    LOCK TABLE "outbox"."outbox" IN ACCESS SHARE MODE;
     -- A role that cannot see all rows would move the mark past those it cannot see.
     IF NOT "outbox"."outbox_sees_all"() THEN
         RETURN true;
@@ -134,8 +137,7 @@ BEGIN
     END IF;
     -- ORDER: after the writers were seen to have ended, with a view taken after that.
     SELECT last_value INTO v_mark FROM "outbox"."outbox_mark";
-    SELECT seq INTO v_first FROM "outbox"."outbox"
-        WHERE status = 'pending' AND class = 'fresh' AND seq > v_mark AND seq < p_candidate ORDER BY seq LIMIT 1;
+    v_first := "outbox"."outbox_first_open"(p_candidate);
     IF least(p_candidate, v_first) - 1 > v_mark THEN
         PERFORM setval('"outbox"."outbox_mark"', least(p_candidate, v_first) - 1);
     END IF;
@@ -143,57 +145,76 @@ BEGIN
 END
 $$;
 
--- Fresh events up to the mark that nobody has claimed: of the last p_rows before it, or of all (NULL). Completed ones are in
--- the index as well, so that to look through all takes as long as the table is large.
-CREATE FUNCTION "outbox"."outbox_below_mark"(p_rows bigint) RETURNS TABLE (id uuid, seq bigint) LANGUAGE plpgsql STABLE
-    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_mergejoin = off
+-- Fresh events up to the mark that nobody has claimed, as far as no sweep has looked: there are none.
+CREATE FUNCTION "outbox"."outbox_below_mark"(p_until bigint) RETURNS TABLE (id uuid, seq bigint) LANGUAGE plpgsql
+    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_mergejoin = off SET enable_nestloop = off
     SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 BEGIN
     RETURN QUERY
-    SELECT last.id, last.seq FROM (
-        SELECT event.id, event.seq, event.status FROM "outbox"."outbox" AS event
-        WHERE event.class = 'fresh' AND event.seq <= (SELECT last_value FROM "outbox"."outbox_mark")
-        ORDER BY event.seq DESC LIMIT p_rows) AS last
-    WHERE last.status = 'pending' AND last.seq NOT IN (
-        SELECT unnest(lease.seqs) FROM "outbox"."outbox_lease" AS lease
-        -- A dump holds sequences as they were after its rows: a lease up to the mark is one that has ended since.
-        WHERE lease.number > (SELECT last_value FROM "outbox"."outbox_lease_mark"));
+    SELECT event.id, event.seq FROM "outbox"."outbox" AS event
+    WHERE event.status = 'pending' AND event.class = 'fresh'
+        AND event.seq > (SELECT last_value FROM "outbox"."outbox_swept") AND event.seq <= p_until
+        AND event.seq NOT IN (
+            SELECT unnest(lease.seqs) FROM "outbox"."outbox_lease" AS lease
+            -- A dump holds sequences as they were after its rows: a lease up to the mark is one that has ended since.
+            WHERE lease.number > (SELECT last_value FROM "outbox"."outbox_lease_mark"));
 END
 $$;
 
+-- Which table this is: in a restored one another than in that of the dump.
+CREATE FUNCTION "outbox"."outbox_identity"() RETURNS bigint LANGUAGE sql VOLATILE
+    RETURN ((SELECT control.system_identifier FROM pg_catalog.pg_control_system() AS control)
+        # ('"outbox"."outbox"'::pg_catalog.regclass::pg_catalog.oid::bigint << 16)) & 9223372036854775807;
+
 -- The net under both: finds what nothing else would. Returns what it mended; all zero unless numbers or rows were
 -- changed by hand, or a dump was restored whose mark is younger than its rows.
---   below     fresh events up to the mark: of the last 200,000 before it, and in a restored table of all
+--   below     fresh events up to the mark
 --   stranded  keys whose line has no head that will become due, though nothing of them is in flight or blocked
-CREATE FUNCTION "outbox"."outbox_sweep"(OUT below bigint, OUT stranded bigint) LANGUAGE plpgsql
+-- Each row below the mark is looked at by one sweep, up to 100,000 of them by each; in a restored table all of them once more.
+-- more: there are rows left for another sweep.
+CREATE FUNCTION "outbox"."outbox_sweep"(OUT below bigint, OUT stranded bigint, OUT more boolean) LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp
     SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
-    v_table bigint := '"outbox"."outbox"'::regclass::oid::bigint;
-    v_restored boolean := v_table <> (SELECT last_value FROM "outbox"."outbox_mark_of");
+    v_mark bigint;
+    v_until bigint;
     v_lease_mark bigint := (SELECT last_value FROM "outbox"."outbox_lease_mark");
     v_now timestamptz;
     v_key record;
 BEGIN
     PERFORM "outbox"."outbox_require_read_committed"();
     PERFORM "outbox"."outbox_require_sight"();
-    -- Without the lock at first: to look takes a while, and nearly always nothing is found.
+    -- Sequences do not follow their transaction back: what was swept is set back first, and set on by a sweep that mended nothing.
+    IF (SELECT last_value FROM "outbox"."outbox_swept_of") <> "outbox"."outbox_identity"() THEN
+        PERFORM setval('"outbox"."outbox_swept"', 0);
+        PERFORM setval('"outbox"."outbox_swept_of"', "outbox"."outbox_identity"());
+    END IF;
+    SELECT last_value INTO v_mark FROM "outbox"."outbox_mark";
+    SELECT seq INTO v_until FROM "outbox"."outbox"
+        WHERE class = 'fresh' AND seq > (SELECT last_value FROM "outbox"."outbox_swept") AND seq <= v_mark
+        ORDER BY seq OFFSET 100000 LIMIT 1;
+    more := v_until IS NOT NULL;
+    v_until := coalesce(v_until, v_mark);
     below := 0;
-    IF v_restored OR EXISTS (SELECT FROM "outbox"."outbox_below_mark"(200000)) THEN
+    -- Without the lock at first: to look takes a while, and nearly always nothing is found.
+    IF EXISTS (SELECT FROM "outbox"."outbox_below_mark"(v_until)) THEN
         PERFORM pg_advisory_xact_lock("outbox"."outbox_lock_number"(1));
         v_now := clock_timestamp();
         UPDATE "outbox"."outbox" AS event SET class = 'waiting', available_at = v_now
-            FROM "outbox"."outbox_below_mark"(CASE WHEN v_restored THEN NULL ELSE 200000 END) AS found
+            FROM "outbox"."outbox_below_mark"(v_until) AS found
             WHERE event.id = found.id AND event.seq = found.seq AND event.status = 'pending' AND event.class = 'fresh';
         GET DIAGNOSTICS below = ROW_COUNT;
-        PERFORM setval('"outbox"."outbox_mark_of"', v_table) WHERE v_restored;
+        more := true;
+    ELSIF v_until > (SELECT last_value FROM "outbox"."outbox_swept") THEN
+        PERFORM setval('"outbox"."outbox_swept"', v_until);
     END IF;
 
     PERFORM pg_advisory_xact_lock("outbox"."outbox_lock_number"(1));
     v_now := clock_timestamp();
     IF "outbox"."outbox_mark_is_ahead"() THEN
         PERFORM setval('"outbox"."outbox_mark"', 0);
+        PERFORM setval('"outbox"."outbox_swept"', 0);
     END IF;
 
     stranded := 0;

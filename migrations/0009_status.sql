@@ -1,5 +1,21 @@
 -- What stands where, for metrics and operators.
 
+-- Fresh events in flight up to the mark.
+CREATE FUNCTION "outbox"."outbox_passed"(p_mark bigint, p_lease_mark bigint)
+    RETURNS TABLE (event_type text, class text, retry_count integer, available_at timestamptz, created_at timestamptz)
+    LANGUAGE plpgsql STABLE
+    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+    SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    SELECT event.event_type, event.class, event.retry_count, event.available_at, event.created_at
+    FROM "outbox"."outbox_lease" AS lease CROSS JOIN unnest(lease.ids, lease.seqs) AS flight (id, seq)
+    JOIN "outbox"."outbox" AS event ON event.id = flight.id AND event.seq = flight.seq
+    WHERE lease.number > p_lease_mark AND flight.seq <= p_mark AND event.status = 'pending' AND event.class = 'fresh';
+END
+$$;
+
 -- The figures of metrics, cheap enough to be asked every few seconds: counts stop at p_cap.
 --
 -- oldest_seconds is for how long the event that could run now and has been due the longest has been due: since it was
@@ -24,6 +40,9 @@ BEGIN
         SELECT FROM "outbox"."outbox" WHERE status = 'pending' AND class = 'fresh' AND seq > v_mark LIMIT p_cap) AS one;
     SELECT created_at INTO v_fresh FROM "outbox"."outbox"
         WHERE status = 'pending' AND class = 'fresh' AND seq > v_mark ORDER BY seq LIMIT 1;
+    -- What is in flight does not hold the mark.
+    SELECT pending + count(*), least(v_fresh, min(passed.created_at)) INTO pending, v_fresh
+        FROM "outbox"."outbox_passed"(v_mark, v_lease_mark) AS passed;
     SELECT available_at INTO v_due FROM "outbox"."outbox"
         WHERE status = 'pending' AND class IN ('scheduled', 'waiting') AND available_at <= v_now
         ORDER BY available_at LIMIT 1;
@@ -63,6 +82,9 @@ BEGIN
     WITH event AS MATERIALIZED (
         (SELECT event_type, class, retry_count, available_at, false AS discarded FROM "outbox"."outbox"
             WHERE status = 'pending' AND class = 'fresh' AND seq > v_mark LIMIT p_cap)
+        UNION ALL
+        (SELECT event_type, class, retry_count, available_at, false
+            FROM "outbox"."outbox_passed"(v_mark, (SELECT last_value FROM "outbox"."outbox_lease_mark")))
         UNION ALL
         (SELECT event_type, class, retry_count, available_at, false FROM "outbox"."outbox"
             WHERE status = 'pending' AND class IN ('scheduled', 'waiting') LIMIT p_cap)

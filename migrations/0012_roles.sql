@@ -19,11 +19,11 @@ CREATE FUNCTION "outbox"."outbox_functions"() RETURNS TABLE (function regprocedu
         ('publisher', ARRAY['publish', 'publish_id', 'publish_text', 'publish_headers']),
         ('handler', ARRAY['receive', 'receive_all']),
         ('relay', ARRAY['lock_number', 'channel', 'key', 'key_tenant', 'key_name', 'require_read_committed', 'promote',
-            'take_back', 'open_types', 'has_work', 'next_due', 'read_facts', 'holes_after', 'look_plainly', 'look', 'set_aside',
+            'take_back', 'open_types', 'last_seen', 'has_work', 'next_due', 'read_facts', 'seen_after', 'unclaimed', 'look_plainly', 'look', 'set_aside',
             'clear_the_way', 'followers', 'ranges', 'numbering', 'lease_out', 'claim', 'move_lease_mark', 'settle_one', 'shrink_lease',
-            'end_leases', 'held', 'complete_at', 'complete', 'settle', 'extend', 'mark_candidate', 'mark_is_ahead', 'sees_all',
-            'require_sight', 'mark_move', 'below_mark', 'sweep', 'wake_now', 'hold_keys', 'pause', 'paused', 'resume', 'checked_filter', 'find_failed', 'change_failed',
-            'begin_action', 'act', 'prune', 'gauges', 'status', 'prune_inbox', 'reopen'])) AS known (part, names)
+            'end_leases', 'held', 'complete_at', 'complete', 'settle', 'extend', 'first_open', 'mark_candidate', 'mark_is_ahead', 'sees_all',
+            'require_sight', 'mark_move', 'below_mark', 'identity', 'sweep', 'wake_now', 'hold_keys', 'pause', 'paused', 'resume', 'checked_filter', 'find_failed', 'change_failed',
+            'begin_action', 'act', 'prune', 'passed', 'gauges', 'status', 'prune_inbox', 'reopen'])) AS known (part, names)
     CROSS JOIN unnest(known.names) AS name
     JOIN pg_catalog.pg_class AS outbox ON outbox.oid = '"outbox"."outbox"'::regclass
     JOIN pg_catalog.pg_proc AS ours ON ours.proname = outbox.relname || '_' || name
@@ -88,7 +88,8 @@ BEGIN
         UPDATE (events, reached, finished_at) ON "outbox"."outbox_audit" TO %I', p_role);
     EXECUTE format('GRANT SELECT, DELETE ON "outbox"."processed_events" TO %I', p_role);
     EXECUTE format('GRANT SELECT ON "outbox"."outbox_migration" TO %I', p_role);
-    EXECUTE format('GRANT SELECT, UPDATE ON SEQUENCE "outbox"."outbox_mark", "outbox"."outbox_mark_of", "outbox"."outbox_lease_mark" TO %I', p_role);
+    EXECUTE format('GRANT SELECT, UPDATE ON SEQUENCE "outbox"."outbox_mark", "outbox"."outbox_lease_mark",
+        "outbox"."outbox_swept", "outbox"."outbox_swept_of" TO %I', p_role);
     EXECUTE format('GRANT SELECT ON SEQUENCE "outbox"."outbox_seq", "outbox"."outbox_lease_number" TO %I', p_role);
     FOR v_function IN SELECT function FROM "outbox"."outbox_functions"() WHERE part IN ('relay', 'writer') LOOP
         EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', v_function, p_role);
@@ -133,7 +134,7 @@ BEGIN
         WHERE ours.relnamespace = outbox.relnamespace AND ours.relowner = outbox.relowner AND ours.relkind IN ('r', 'S')
             AND (ours.oid = outbox.oid OR ours.relname = 'processed_events' OR ours.relname IN (
                 SELECT outbox.relname || suffix FROM unnest(ARRAY['_lease', '_block', '_audit', '_migration', '_seq', '_mark',
-                    '_lease_number', '_lease_mark', '_audit_number']) AS suffix))
+                    '_lease_number', '_lease_mark', '_swept', '_swept_of', '_audit_number']) AS suffix))
         UNION ALL
         SELECT 'SCHEMA "outbox"'
     LOOP

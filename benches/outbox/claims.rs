@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
+use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
 
 use crate::harness::{Lab, Report, Size, Target, median};
 
@@ -29,6 +29,7 @@ pub(crate) async fn run(size: Size) {
         let settle = "UPDATE outbox.outbox SET status = 'completed', processed_at = now()";
         connection.execute(settle).await.unwrap();
         insert(&mut connection, pending).await;
+        follow(&mut connection).await;
         connection.execute("VACUUM ANALYZE outbox.outbox").await.unwrap();
         scenes.push((label, connection, database));
     }
@@ -41,6 +42,18 @@ pub(crate) async fn run(size: Size) {
     report.compare("claim ms", "many pending", "empty", Target::AtMost(1.5));
     report.compare("claim ms", "many settled", "empty", Target::AtMost(1.5));
     report.finish();
+}
+
+/// Moves the mark past what is settled, as relays do while they settle it.
+async fn follow(connection: &mut PgConnection) {
+    let candidate = "SELECT candidate, writers FROM outbox.outbox_mark_candidate()";
+    let row = sqlx::query(candidate).fetch_one(&mut *connection).await.unwrap();
+    if let Some(candidate) = row.get::<Option<i64>, _>(0) {
+        let moved = sqlx::query("SELECT outbox.outbox_mark_move($1, $2)")
+            .bind(candidate)
+            .bind(row.get::<Vec<String>, _>(1));
+        assert!(moved.fetch_one(connection).await.unwrap().get::<bool, _>(0));
+    }
 }
 
 async fn insert(connection: &mut PgConnection, events: usize) {

@@ -93,7 +93,9 @@ async fn programs_are_told_of_a_change_in_the_same_words_when_there_was_nothing_
     let (some, none) = (names(redrive).await, names(redrive).await);
     assert_eq!(some, none);
     world
-        .run("UPDATE outbox.outbox SET status = 'completed', class = 'done', processed_at = clock_timestamp()")
+        .run(
+            "UPDATE outbox.outbox SET status = 'completed', class = 'done', processed_at = clock_timestamp()",
+        )
         .await;
     let reopen = "reopen --type OrderPlaced --newer-than 1h --yes";
     let (some, none) = (names(reopen).await, names(reopen).await);

@@ -4,8 +4,12 @@ SELECT event.id, event.seq, event.event_type, event.tenant_id, event.ordering_ke
     event.discarded_at
 FROM "outbox"."outbox" AS event
 WHERE event.status = $1 AND event.seq > $7
-    -- Dead letters have an index, by their class.
+    -- What finds them: dead letters their class, fresh events also where they begin.
     AND ($1 <> 'failed' OR event.class = 'failed')
+    AND ($1 <> 'pending' OR $6 IS DISTINCT FROM 'fresh' OR event.seq > (
+        SELECT least(mark.last_value, (
+            SELECT min(flight.seq) - 1 FROM "outbox"."outbox_lease" AS lease CROSS JOIN unnest(lease.seqs) AS flight (seq)))
+        FROM "outbox"."outbox_mark" AS mark))
     AND ($2::text IS NULL OR event.event_type = $2) AND ($3::text IS NULL OR event.tenant_id = $3)
     AND ($4::text IS NULL OR event.ordering_key = $4)
     AND ($5::text IS NULL OR strpos(lower(event.error), lower($5)) > 0)

@@ -11,7 +11,9 @@ wanted (kind, suffix, privilege) AS (VALUES
     ('table', '_migration', 'SELECT'),
     ('sequence', '_seq', 'SELECT'), ('sequence', '_lease_number', 'SELECT'),
     ('sequence', '_mark', 'SELECT'), ('sequence', '_mark', 'UPDATE'),
-    ('sequence', '_lease_mark', 'SELECT'), ('sequence', '_lease_mark', 'UPDATE'))
+    ('sequence', '_lease_mark', 'SELECT'), ('sequence', '_lease_mark', 'UPDATE'),
+    ('sequence', '_swept', 'SELECT'), ('sequence', '_swept', 'UPDATE'),
+    ('sequence', '_swept_of', 'SELECT'), ('sequence', '_swept_of', 'UPDATE'))
 SELECT 'USAGE on schema ' || nspname FROM schema WHERE NOT has_schema_privilege(oid, 'USAGE')
 UNION ALL
 SELECT string_agg(wanted.privilege, ', ' ORDER BY wanted.privilege) || ' on ' || wanted.kind || ' ' || $1 || '.' || class.relname

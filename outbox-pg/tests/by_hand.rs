@@ -75,7 +75,10 @@ async fn a_status_changed_by_hand_needs_the_class_it_is_found_by() {
     let change = |set: &str| format!("UPDATE outbox.outbox SET {set}");
 
     for (set, why) in [
-        ("status = 'failed'", "class is 'fresh'; a failed event has class failed"),
+        (
+            "status = 'failed'",
+            "class is 'fresh'; a failed event has class failed",
+        ),
         ("class = 'done'", "class is 'done'; a pending event is fresh"),
         (
             "status = 'completed', class = 'waiting', available_at = now()",

@@ -30,17 +30,17 @@ const COMMITTED: [(&str, Cost); 3] = [
     (
         "drain",
         Cost {
-            statements: 3.4,
-            blocks: 8.8,
-            wal: 665.0,
+            statements: 3.3,
+            blocks: 5.1,
+            wal: 167.0,
         },
     ),
     (
         "drain, 1000 keys",
         Cost {
-            statements: 3.4,
-            blocks: 9.8,
-            wal: 676.0,
+            statements: 3.2,
+            blocks: 5.2,
+            wal: 170.0,
         },
     ),
 ];

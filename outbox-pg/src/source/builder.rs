@@ -173,7 +173,9 @@ impl PgSourceBuilder {
             return Err(ConfigError::new("deadline or fallback", "0", "both take more than zero").into());
         }
         // Each kind of work has sessions of its own: one that did everything would keep every plan, and touch every page.
-        let (claims, settlements, sessions) = (self.sessions(1, true), self.sessions(2, false), self.sessions(2, false));
+        let claims = self.sessions(1, include_str!("../../sql/warm_claim.sql"));
+        let settlements = self.sessions(2, include_str!("../../sql/warm_settle.sql"));
+        let sessions = self.sessions(2, "");
         let Preflight { channel, lock, sight } = self.preflight().await?;
         let hearing = if self.poll_only {
             Hearing::PollOnly
@@ -186,12 +188,14 @@ impl PgSourceBuilder {
             sessions: sessions.clone(),
             candidate: self.sql("SELECT candidate, writers FROM \"outbox\".\"outbox_mark_candidate\"()"),
             move_to: self.sql("SELECT \"outbox\".\"outbox_mark_move\"($1, $2)"),
-            sweep: self.sql("SELECT below, stranded FROM \"outbox\".\"outbox_sweep\"()"),
+            sweep: self.sql("SELECT below, stranded, more FROM \"outbox\".\"outbox_sweep\"()"),
             flow: Arc::clone(&flow),
         };
-        marker.sweep().await?;
+        let opening = Box::pin(async { tokio::join!(claims.open(), settlements.open()) });
+        let (swept, _) = tokio::join!(Box::pin(marker.sweep()), opening);
+        let unswept = swept?;
         let mut tasks = JoinSet::new();
-        tasks.spawn(marker.run());
+        tasks.spawn(marker.run(unswept));
         if !self.poll_only {
             tasks.spawn(
                 Listener {
@@ -236,19 +240,18 @@ impl PgSourceBuilder {
         if self.pooler { sql.unprepared() } else { sql }
     }
 
-    /// So many sessions. `claims`: to claim with.
-    fn sessions(&self, most: u32, claims: bool) -> Sessions {
+    /// So many sessions. `warm` is run in each first, and makes the plans of what it is for.
+    fn sessions(&self, most: u32, warm: &str) -> Sessions {
         Sessions {
-            pool: self.pool(most, claims),
+            pool: self.pool(most, self.names.render(warm)),
             deadline: self.deadline,
             pooler: self.pooler,
         }
     }
 
     /// Not tested at every use: a broken connection shows itself, and the operation is tried again.
-    fn pool(&self, most: u32, claims: bool) -> PgPool {
+    fn pool(&self, most: u32, warm: String) -> PgPool {
         let pooler = self.pooler;
-        let warm = claims.then(|| self.names.render(include_str!("../../sql/warm.sql")));
         PgPoolOptions::new()
             .max_connections(most)
             .min_connections(0)
@@ -261,12 +264,10 @@ impl PgSourceBuilder {
                         sqlx::raw_sql(include_str!("../../sql/session.sql"))
                             .execute(&mut *connection)
                             .await?;
-                    }
-                    if let (Some(warm), false) = (warm, pooler) {
                         // Only faster: while a deployment is under way, the functions in it may be of another version.
                         let warmed = sqlx::raw_sql(AssertSqlSafe(warm)).execute(connection).await;
                         if let Err(error) = warmed {
-                            tracing::debug!(%error, "outbox_claim_not_warmed");
+                            tracing::debug!(%error, "outbox_session_not_warmed");
                         }
                     }
                     Ok(())

@@ -13,8 +13,8 @@ use crate::sql::Sql;
 
 /// How long to wait between two looks.
 const PAUSE: Duration = Duration::from_millis(200);
-/// After so many claimed events there is no such wait: each claim passes over what was settled since the mark moved.
-const MANY: u64 = 2_000;
+/// After so many claimed events there is no such wait: a claim that no lease tells where to go on passes over what was settled since.
+const MANY: u64 = 5_000;
 /// How long to wait for those who may still write, at first; settlements of relays, mostly, which end soon.
 const MOMENT: Duration = Duration::from_millis(5);
 /// How often to look for what nothing else would find.
@@ -69,18 +69,18 @@ impl Flow {
 
 impl Marker {
     /// Moves the mark for ever. Errors are left to the relay's own claims to report; here they only mean: later.
-    pub(super) async fn run(self) {
+    /// `unswept`: there was more to sweep than the sweep at the start did.
+    pub(super) async fn run(self, unswept: bool) {
         let mut sweeps = tokio::time::interval_at(tokio::time::Instant::now() + SWEEP, SWEEP);
         // First past what was settled elsewhere, rows that were brought along say: claims pass over it until then.
         self.follow().await;
+        if unswept {
+            self.sweep_all().await;
+        }
         loop {
             tokio::select! {
                 () = self.flow.next() => self.follow().await,
-                _ = sweeps.tick() => {
-                    if let Err(error) = self.sweep().await {
-                        tracing::debug!(%error, "outbox_sweep_failed");
-                    }
-                }
+                _ = sweeps.tick() => self.sweep_all().await,
             }
             self.flow.pause().await;
         }
@@ -131,8 +131,22 @@ impl Marker {
         }
     }
 
-    /// Looks for events that nothing else would find. There are none unless rows or numbers were changed by hand.
-    pub(super) async fn sweep(&self) -> Result<(), SourceError> {
+    async fn sweep_all(&self) {
+        loop {
+            match self.sweep().await {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(error) => {
+                    tracing::debug!(%error, "outbox_sweep_failed");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Looks for events that nothing else would find, a part at a time, and returns whether there is more to look at. There are
+    /// none unless rows or numbers were changed by hand, or a dump was restored.
+    pub(super) async fn sweep(&self) -> Result<bool, SourceError> {
         let sweep = self.sweep.clone();
         let row = self
             .sessions
@@ -145,6 +159,6 @@ impl Marker {
         if below > 0 || stranded > 0 {
             tracing::error!(below, stranded, "outbox_sweep_mended");
         }
-        Ok(())
+        row.try_get(2).map_err(read)
     }
 }

@@ -46,7 +46,7 @@ const POLL_LIVELY: Duration = Duration::from_millis(20);
 pub struct PgSource {
     /// For claims.
     claims: Sessions,
-    /// For settlements: as many as a relay makes at a time.
+    /// For settlements, as many as a relay makes at a time, and extensions.
     settlements: Sessions,
     /// For the rest.
     sessions: Sessions,
@@ -127,7 +127,7 @@ impl Source for PgSource {
         let (numbers, secrets) = halves(tokens);
         let extend = self.extend.clone();
         let lost: Vec<i64> = self
-            .sessions
+            .settlements
             .run("extend", |connection| {
                 Box::pin(async move {
                     let query = extend

@@ -55,6 +55,11 @@ impl Sessions {
         }
     }
 
+    /// Opens one, so that the first operation need not. What is wrong, that one will say.
+    pub(super) async fn open(&self) {
+        let _ = timeout(self.deadline, self.pool.acquire()).await;
+    }
+
     /// Does the work, in a transaction where that is needed. One that is left open by an error ends with its connection.
     async fn framed<T, W>(&self, connection: &mut PgConnection, work: W) -> Result<T, sqlx::Error>
     where

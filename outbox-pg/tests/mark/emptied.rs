@@ -15,10 +15,24 @@ async fn ten_delivered() -> (World, PgSource) {
     }
     world.run("UPDATE outbox.outbox SET status = 'completed'").await;
     let source = world.quiet_source().await;
-    let (place, writers) = candidate(&world).await;
-    assert!(move_to(&world, place.unwrap(), &writers).await);
+    // The source does so too, when it starts.
+    if let (Some(place), writers) = candidate(&world).await {
+        assert!(move_to(&world, place, &writers).await);
+    }
     assert_eq!(mark(&world).await, 10);
     (world, source)
+}
+
+/// A candidate that has not been moved to, beyond ten events.
+async fn one_more(world: &World) -> (i64, Vec<String>) {
+    loop {
+        world.publish(event("11")).await;
+        world.run("UPDATE outbox.outbox SET status = 'completed'").await;
+        // None if the source, which begins by moving the mark, was faster.
+        if let (Some(place), writers) = candidate(world).await {
+            return (place, writers);
+        }
+    }
 }
 
 #[tokio::test]
@@ -83,9 +97,7 @@ async fn a_claim_from_before_a_truncate_neither_hides_nor_ends_what_came_after()
 #[tokio::test]
 async fn writers_from_after_a_truncate_hold_a_candidate_from_before() {
     let (world, source) = ten_delivered().await;
-    world.publish(event("11")).await;
-    world.run("UPDATE outbox.outbox SET status = 'completed'").await;
-    let (place, writers) = candidate(&world).await;
+    let (place, writers) = one_more(&world).await;
 
     empty(&world, "TRUNCATE outbox.outbox RESTART IDENTITY").await;
     let mut late = world.pool().begin().await.unwrap();
@@ -93,7 +105,7 @@ async fn writers_from_after_a_truncate_hold_a_candidate_from_before() {
     for n in 2..=20 {
         world.publish(event(&n.to_string())).await;
     }
-    move_to(&world, place.unwrap(), &writers).await;
+    move_to(&world, place, &writers).await;
     late.commit().await.unwrap();
 
     assert_eq!(claim(&source, 30).await.len(), 20);
@@ -102,13 +114,11 @@ async fn writers_from_after_a_truncate_hold_a_candidate_from_before() {
 #[tokio::test]
 async fn a_candidate_from_before_a_truncate_is_of_no_use() {
     let (world, _source) = ten_delivered().await;
-    world.publish(event("11")).await;
-    world.run("UPDATE outbox.outbox SET status = 'completed'").await;
-    let (place, writers) = candidate(&world).await;
+    let (place, writers) = one_more(&world).await;
 
     empty(&world, "TRUNCATE outbox.outbox RESTART IDENTITY").await;
 
-    assert!(move_to(&world, place.unwrap(), &writers).await);
+    assert!(move_to(&world, place, &writers).await);
     assert_eq!(mark(&world).await, 0);
 }
 

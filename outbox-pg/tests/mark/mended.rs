@@ -47,3 +47,17 @@ async fn events_below_the_mark_are_mended_when_a_relay_starts() {
 
     assert_eq!(claim(&source, 10).await.len(), 2);
 }
+
+/// Sequences do not follow their transaction back.
+#[tokio::test]
+async fn a_sweep_that_was_undone_is_done_again() {
+    let world = World::new().await;
+    world.publish_range(0..3, |_| None).await;
+    world.run("SELECT setval('outbox.outbox_mark', 3), setval('outbox.outbox_swept', 3), setval('outbox.outbox_swept_of', 1)").await;
+
+    world.run("BEGIN; SELECT outbox.outbox_sweep(); ROLLBACK").await;
+    world.run("SELECT outbox.outbox_sweep()").await;
+
+    let source = world.quiet_source().await;
+    assert_eq!(claim(&source, 10).await.len(), 3);
+}

@@ -37,7 +37,7 @@ const READER: [&str; 2] = [
     "USAGE schema",
 ];
 /// Beside the functions that are nobody else's.
-const RELAY: [&str; 26] = [
+const RELAY: [&str; 28] = [
     "DELETE outbox",
     "DELETE outbox_block",
     "DELETE outbox_lease",
@@ -52,9 +52,10 @@ const RELAY: [&str; 26] = [
     "SELECT outbox_lease_mark",
     "SELECT outbox_lease_number",
     "SELECT outbox_mark",
-    "SELECT outbox_mark_of",
     "SELECT outbox_migration",
     "SELECT outbox_seq",
+    "SELECT outbox_swept",
+    "SELECT outbox_swept_of",
     "SELECT processed_events",
     "UPDATE outbox (status, class, available_at, retry_count, claim_count, alone, done_parts, error, processed_at, discarded_at)",
     "UPDATE outbox_audit (events, reached, finished_at)",
@@ -62,7 +63,8 @@ const RELAY: [&str; 26] = [
     "UPDATE outbox_lease",
     "UPDATE outbox_lease_mark",
     "UPDATE outbox_mark",
-    "UPDATE outbox_mark_of",
+    "UPDATE outbox_swept",
+    "UPDATE outbox_swept_of",
     "USAGE schema",
 ];
 /// What the owner alone may call. A new function is either in here, or some role's.

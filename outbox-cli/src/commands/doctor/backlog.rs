@@ -98,16 +98,15 @@ fn lag(patient: &Patient<'_>, status: &OutboxStatus, relays: i64) -> Check {
 /// Claims and gauges begin at the mark: what is pending below it is seen by neither.
 async fn mark(patient: &Patient<'_>, connection: &mut PgConnection) -> Result<Check, sqlx::Error> {
     const NAME: &str = "mark";
-    let sql = "SELECT count(*) FROM (SELECT FROM \"outbox\".\"outbox\" WHERE status = 'pending' AND class = 'fresh' \
-               AND seq <= (SELECT last_value FROM \"outbox\".\"outbox_mark\") LIMIT 1000) AS event";
+    let sql = "SELECT count(*) FROM \"outbox\".\"outbox_below_mark\"((SELECT last_value FROM \"outbox\".\"outbox_mark\"))";
     let below: i64 = patient.query(sql).fetch_one(connection).await?.try_get(0)?;
     if below == 0 {
         return Ok(Check::ok(NAME, "no event is below the low-water mark"));
     }
     Ok(Check::wrong(
         NAME,
-        format!("{below} pending events or more are below the low-water mark, where claims do not look: rows or numbers were changed by hand"),
-        patient.names.render("SELECT * FROM \"outbox\".\"outbox_sweep\"() as the relay's role mends those among the last 200,000 rows; older ones want class waiting and available_at"),
+        format!("{below} pending events are below the low-water mark, where claims do not look: rows or numbers were changed by hand"),
+        patient.names.render("SELECT * FROM \"outbox\".\"outbox_sweep\"() as the relay's role mends it; so does a relay that starts, and each one every ten minutes"),
     ))
 }
 
