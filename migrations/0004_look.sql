@@ -157,6 +157,7 @@ DECLARE
 BEGIN
     IF "outbox"."outbox_mark_is_ahead"() THEN
         PERFORM setval('"outbox"."outbox_mark"', 0);
+        PERFORM setval('"outbox"."outbox_swept"', 0);
     END IF;
     SELECT last.mark, last.lease_mark, last.seen, last.holes, last.known,
         -- A relay with a lone lease of the strictest kind takes no other; one that has any takes none of that kind.
@@ -177,7 +178,7 @@ END
 $$;
 
 -- Up to where everything is seen once these events are claimed, and what is a hole below that: what was not there, or not
--- taken. Many holes count as one, with all that is between them.
+-- taken. Of many holes those count as one that have the least between them.
 CREATE FUNCTION "outbox"."outbox_seen_after"(
     p_facts "outbox"."outbox_facts", p_claimed int8multirange, OUT seen bigint, OUT holes int8multirange) LANGUAGE plpgsql
     SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
@@ -192,7 +193,13 @@ BEGIN
     holes := (p_facts.holes + int8multirange(int8range(p_facts.seen, seen, '(]')) - p_claimed)
         * int8multirange(int8range(p_facts.mark, NULL, '()'));
     IF (SELECT count(*) FROM unnest(holes)) > 50 THEN
-        holes := int8multirange(range_merge(holes));
+        holes := holes + (
+            SELECT range_agg(narrow.gap) FROM (
+                SELECT int8range(between_holes.first, between_holes.next) AS gap FROM (
+                    SELECT upper(hole) AS first, lead(lower(hole)) OVER (ORDER BY hole) AS next
+                    FROM unnest(holes) AS hole) AS between_holes
+                WHERE between_holes.next IS NOT NULL
+                ORDER BY between_holes.next - between_holes.first DESC OFFSET 24) AS narrow);
     END IF;
 END
 $$;

@@ -135,7 +135,7 @@ BEGIN
         -- Too few that can be taken among those that cannot: look further. Not for the last few, since a second look costs as
         -- much as the first, and a line once formed makes the looks after it dear too. But put aside what is far back: while it
         -- stays fresh and cannot be taken it holds the mark, and all that is completed after it is passed over.
-        v_pinned := pass = 1 AND v_facts.seen - 10000 > (
+        v_pinned := pass = 1 AND greatest(v_facts.seen, v_look.fresh_seqs[v_fresh]) - 10000 > (
             SELECT min(seq) FROM unnest(v_look.full_seqs || v_look.later_seqs || v_look.busy_seqs) AS seq);
         EXIT WHEN v_pinned IS NOT TRUE AND (v_look.seen < v_window OR v_fresh * 4 >= p_limit * 3)
             AND (v_look.cut IS NOT TRUE OR v_due >= (p_limit + 1) / 2);

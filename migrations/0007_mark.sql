@@ -56,8 +56,8 @@ END
 $$;
 
 -- Numbers that begin anew, by hand or by TRUNCATE ... RESTART IDENTITY, are below the mark: it goes back to where all is seen,
--- which is only slower. Leases of what is gone would hide what gets its numbers. One that is being settled cannot be waited
--- for, since it waits for this, and ends by itself. Keys would wait for ever for failed events that are gone; what an operator
+-- which is only slower. Leases of what is gone would hide what gets its numbers. One that is being extended is not waited for, and
+-- hides them until it ends. Keys would wait for ever for failed events that are gone; what an operator
 -- paused stays so.
 CREATE FUNCTION "outbox"."outbox_forget_mark"() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -162,8 +162,10 @@ BEGIN
 END
 $$;
 
--- Which table this is: in a restored one another than in that of the dump.
-CREATE FUNCTION "outbox"."outbox_identity"() RETURNS bigint LANGUAGE sql VOLATILE
+-- Which table this is: in a restored one another than in that of the dump. In the owner's name, who may see the cluster's
+-- identifier where that was taken from others.
+CREATE FUNCTION "outbox"."outbox_identity"() RETURNS bigint
+    LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     RETURN ((SELECT control.system_identifier FROM pg_catalog.pg_control_system() AS control)
         # ('"outbox"."outbox"'::pg_catalog.regclass::pg_catalog.oid::bigint << 16)) & 9223372036854775807;
 
@@ -179,23 +181,32 @@ CREATE FUNCTION "outbox"."outbox_sweep"(OUT below bigint, OUT stranded bigint, O
 DECLARE
     v_mark bigint;
     v_until bigint;
+    v_flight bigint;
     v_lease_mark bigint := (SELECT last_value FROM "outbox"."outbox_lease_mark");
     v_now timestamptz;
     v_key record;
 BEGIN
     PERFORM "outbox"."outbox_require_read_committed"();
     PERFORM "outbox"."outbox_require_sight"();
+    -- ORDER: first of all, as for the mark.
+    LOCK TABLE "outbox"."outbox" IN ACCESS SHARE MODE;
+    SELECT last_value INTO v_mark FROM "outbox"."outbox_mark";
     -- Sequences do not follow their transaction back: what was swept is set back first, and set on by a sweep that mended nothing.
-    IF (SELECT last_value FROM "outbox"."outbox_swept_of") <> "outbox"."outbox_identity"() THEN
+    IF (SELECT last_value FROM "outbox"."outbox_swept_of") <> "outbox"."outbox_identity"()
+        OR (SELECT last_value FROM "outbox"."outbox_swept") > v_mark
+    THEN
         PERFORM setval('"outbox"."outbox_swept"', 0);
         PERFORM setval('"outbox"."outbox_swept_of"', "outbox"."outbox_identity"());
     END IF;
-    SELECT last_value INTO v_mark FROM "outbox"."outbox_mark";
     SELECT seq INTO v_until FROM "outbox"."outbox"
         WHERE class = 'fresh' AND seq > (SELECT last_value FROM "outbox"."outbox_swept") AND seq <= v_mark
         ORDER BY seq OFFSET 100000 LIMIT 1;
-    more := v_until IS NOT NULL;
-    v_until := coalesce(v_until, v_mark);
+    -- Not past what is in flight: its lease may be deleted by hand.
+    SELECT min(flight.seq) - 1 INTO v_flight
+        FROM "outbox"."outbox_lease" AS lease CROSS JOIN unnest(lease.seqs) AS flight (seq)
+        WHERE lease.number > v_lease_mark AND flight.seq > (SELECT last_value FROM "outbox"."outbox_swept");
+    more := coalesce(v_until <= v_flight, v_until IS NOT NULL);
+    v_until := least(coalesce(v_until, v_mark), v_flight);
     below := 0;
     -- Without the lock at first: to look takes a while, and nearly always nothing is found.
     IF EXISTS (SELECT FROM "outbox"."outbox_below_mark"(v_until)) THEN
@@ -205,9 +216,13 @@ BEGIN
             FROM "outbox"."outbox_below_mark"(v_until) AS found
             WHERE event.id = found.id AND event.seq = found.seq AND event.status = 'pending' AND event.class = 'fresh';
         GET DIAGNOSTICS below = ROW_COUNT;
-        more := true;
     ELSIF v_until > (SELECT last_value FROM "outbox"."outbox_swept") THEN
         PERFORM setval('"outbox"."outbox_swept"', v_until);
+    END IF;
+    stranded := 0;
+    -- The last part looks at the lines.
+    IF more THEN
+        RETURN;
     END IF;
 
     PERFORM pg_advisory_xact_lock("outbox"."outbox_lock_number"(1));
@@ -217,7 +232,6 @@ BEGIN
         PERFORM setval('"outbox"."outbox_swept"', 0);
     END IF;
 
-    stranded := 0;
     FOR v_key IN
         SELECT first.tenant_id, first.ordering_key FROM (
             SELECT DISTINCT ON (tenant_id, ordering_key) tenant_id, ordering_key, class FROM "outbox"."outbox"

@@ -8,7 +8,9 @@ WHERE event.status = $1 AND event.seq > $7
     AND ($1 <> 'failed' OR event.class = 'failed')
     AND ($1 <> 'pending' OR $6 IS DISTINCT FROM 'fresh' OR event.seq > (
         SELECT least(mark.last_value, (
-            SELECT min(flight.seq) - 1 FROM "outbox"."outbox_lease" AS lease CROSS JOIN unnest(lease.seqs) AS flight (seq)))
+            SELECT min(fresh.seq) - 1
+            FROM "outbox"."outbox_lease" AS lease CROSS JOIN unnest(lease.ids, lease.seqs) AS flight (id, seq)
+            JOIN "outbox"."outbox" AS fresh ON fresh.id = flight.id AND fresh.seq = flight.seq AND fresh.class = 'fresh'))
         FROM "outbox"."outbox_mark" AS mark))
     AND ($2::text IS NULL OR event.event_type = $2) AND ($3::text IS NULL OR event.tenant_id = $3)
     AND ($4::text IS NULL OR event.ordering_key = $4)

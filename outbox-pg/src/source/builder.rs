@@ -175,7 +175,8 @@ impl PgSourceBuilder {
         // Each kind of work has sessions of its own: one that did everything would keep every plan, and touch every page.
         let claims = self.sessions(1, include_str!("../../sql/warm_claim.sql"));
         let settlements = self.sessions(2, include_str!("../../sql/warm_settle.sql"));
-        let sessions = self.sessions(2, "");
+        let extensions = self.sessions(1, "");
+        let sessions = self.sessions(1, "");
         let Preflight { channel, lock, sight } = self.preflight().await?;
         let hearing = if self.poll_only {
             Hearing::PollOnly
@@ -212,6 +213,7 @@ impl PgSourceBuilder {
         Ok(PgSource {
             claims,
             settlements,
+            extensions,
             sessions,
             claim: Claim {
                 claim: self.sql(include_str!("../../sql/claim.sql")),

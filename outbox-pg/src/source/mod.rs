@@ -46,8 +46,10 @@ const POLL_LIVELY: Duration = Duration::from_millis(20);
 pub struct PgSource {
     /// For claims.
     claims: Sessions,
-    /// For settlements, as many as a relay makes at a time, and extensions.
+    /// For settlements: as many as a relay makes at a time.
     settlements: Sessions,
+    /// For extensions, which must not wait for those.
+    extensions: Sessions,
     /// For the rest.
     sessions: Sessions,
     claim: Claim,
@@ -127,7 +129,7 @@ impl Source for PgSource {
         let (numbers, secrets) = halves(tokens);
         let extend = self.extend.clone();
         let lost: Vec<i64> = self
-            .settlements
+            .extensions
             .run("extend", |connection| {
                 Box::pin(async move {
                     let query = extend

@@ -61,3 +61,23 @@ async fn a_sweep_that_was_undone_is_done_again() {
     let source = world.quiet_source().await;
     assert_eq!(claim(&source, 10).await.len(), 3);
 }
+
+#[tokio::test]
+async fn what_was_swept_before_the_numbers_began_anew_is_swept_again() {
+    let world = World::new().await;
+    let source = world.quiet_source().await;
+    world.publish_range(0..10, |_| None).await;
+    world
+        .run("UPDATE outbox.outbox SET status = 'completed'; SELECT setval('outbox.outbox_mark', 10); SELECT outbox.outbox_sweep()")
+        .await;
+
+    world
+        .run("DELETE FROM outbox.outbox; ALTER SEQUENCE outbox.outbox_seq RESTART")
+        .await;
+    assert!(claim(&source, 10).await.is_empty());
+    world.publish(event("1")).await;
+    world.run("SELECT setval('outbox.outbox_mark', 1)").await;
+    world.run("SELECT outbox.outbox_sweep()").await;
+
+    assert_eq!(claim(&source, 10).await.len(), 1);
+}
