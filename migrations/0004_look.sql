@@ -233,8 +233,7 @@ BEGIN
             SELECT id, tid, seq, bytes,
                 CASE WHEN ordering_key IS NOT NULL THEN "outbox"."outbox_key"(tenant_id, ordering_key) END AS key
             FROM "outbox"."outbox_unclaimed"(
-                p_facts.mark, p_facts.seen, p_facts.holes, p_facts.known, p_facts.lease_mark, 9223372036854775807, p_window)
-            ORDER BY seq LIMIT p_window) AS fresh
+                p_facts.mark, p_facts.seen, p_facts.holes, p_facts.known, p_facts.lease_mark, 9223372036854775807, p_window)) AS fresh
         -- Once per event: merged with the statement around it, the question would be asked for each of its lists.
         OFFSET 0) AS event;
     RETURN v_look;

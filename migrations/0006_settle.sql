@@ -180,6 +180,7 @@ DECLARE
     v_ranges int8multirange := '{}';
     v_numbering oid;
     v_same boolean := true;
+    v_seen bigint := 0;
     v_token record;
     v_end integer := 0;
     v_part bigint[];
@@ -217,7 +218,11 @@ BEGIN
             CONTINUE;
         END IF;
         v_live := v_live || v_token.number;
-        v_same := v_same AND (v_token.lease).numbering = v_numbering;
+        IF (v_token.lease).numbering = v_numbering THEN
+            v_seen := greatest(v_seen, coalesce(lower((v_token.lease).holes) - 1, (v_token.lease).seen));
+        ELSE
+            v_same := false;
+        END IF;
         -- Mostly all events of a claim are completed, and by one call.
         IF v_part = (v_token.lease).seqs THEN
             v_whole := v_whole || v_token.number;
@@ -238,6 +243,8 @@ BEGIN
         END IF;
     END LOOP;
 
+    -- Before the leases end: with the last one would end what it tells, and claims would look at all of it again.
+    PERFORM "outbox"."outbox_mark_seen"(v_seen);
     v_ended := CASE WHEN v_same THEN "outbox"."outbox_complete_at"(v_tids, v_ranges, p_delete, v_now) ELSE 0 END;
     -- Where rows are not seen, their leases must not end: the events would stay as they are, and nobody would know.
     IF v_ended < cardinality(v_seqs) OR p_rest IS NOT NULL THEN

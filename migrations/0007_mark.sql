@@ -1,7 +1,8 @@
 -- The low-water mark: no fresh event up to it is unclaimed, so claims start there at the latest, and never pass over what was
 -- settled before, nor over its dead versions, however old the oldest snapshot is.
 --
--- Numbers are not committed in order, so the mark moves by an exact rule, in two steps with time between them:
+-- Where claims have seen every number, settlements move it (outbox_mark_seen). Numbers are not committed in order, and some never
+-- are: past those that no claim has seen, the holes, the mark moves by an exact rule, in two steps with time between them:
 --   1. Read the candidate, then who may still be writing: everyone who holds a writing lock on the table. A publisher
 --      takes that lock before it draws its number, so whoever drew one below the candidate is among them or has ended.
 --   2. When they all have ended, look once more below the candidate. A transaction's rows are visible before its locks
@@ -73,6 +74,21 @@ $$;
 
 CREATE TRIGGER "outbox_forget_mark" AFTER TRUNCATE ON "outbox"."outbox"
     FOR EACH STATEMENT EXECUTE FUNCTION "outbox"."outbox_forget_mark"();
+
+-- Moves the mark up to p_seen, below which claims, as a lease tells, have seen every number. None of them can still be to come: each
+-- was claimed. Nor can a crash of the server keep this and forget the claim, which was written first. Call it holding the table,
+-- with a number of today's numbering.
+CREATE FUNCTION "outbox"."outbox_mark_seen"(p_seen bigint) RETURNS void LANGUAGE plpgsql
+    SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+BEGIN
+    -- Numbers that were set back by hand are below what was seen of others.
+    IF p_seen > (SELECT mark.last_value FROM "outbox"."outbox_mark" AS mark)
+        AND p_seen <= (SELECT given.last_value FROM "outbox"."outbox_seq" AS given)
+    THEN
+        PERFORM setval('"outbox"."outbox_mark"', p_seen);
+    END IF;
+END
+$$;
 
 -- Whether the mark is ahead of every number that was given out, as it is after ALTER SEQUENCE ... RESTART.
 CREATE FUNCTION "outbox"."outbox_mark_is_ahead"() RETURNS boolean LANGUAGE plpgsql AS $$

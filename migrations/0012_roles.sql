@@ -21,7 +21,7 @@ CREATE FUNCTION "outbox"."outbox_functions"() RETURNS TABLE (function regprocedu
         ('relay', ARRAY['lock_number', 'channel', 'key', 'key_tenant', 'key_name', 'require_read_committed', 'promote',
             'take_back', 'open_types', 'last_seen', 'has_work', 'next_due', 'read_facts', 'seen_after', 'unclaimed', 'look_plainly', 'look', 'set_aside',
             'clear_the_way', 'followers', 'ranges', 'numbering', 'lease_out', 'claim', 'move_lease_mark', 'settle_one', 'shrink_lease',
-            'end_leases', 'held', 'complete_at', 'complete', 'settle', 'extend', 'first_open', 'mark_candidate', 'mark_is_ahead', 'sees_all',
+            'end_leases', 'held', 'complete_at', 'complete', 'settle', 'extend', 'first_open', 'mark_candidate', 'mark_seen', 'mark_is_ahead', 'sees_all',
             'require_sight', 'mark_move', 'below_mark', 'identity', 'sweep', 'wake_now', 'hold_keys', 'pause', 'paused', 'resume', 'checked_filter', 'find_failed', 'change_failed',
             'begin_action', 'act', 'prune', 'passed', 'gauges', 'status', 'prune_inbox', 'reopen'])) AS known (part, names)
     CROSS JOIN unnest(known.names) AS name

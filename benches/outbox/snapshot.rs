@@ -1,8 +1,9 @@
 //! A report that holds a snapshot while events flow: the rate to the end, and what a claim takes then.
 
+use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
-use outbox::PgSource;
+use outbox::{PgSource, RelaySettings};
 use sqlx::Executor;
 
 use crate::claims::claim_ms;
@@ -16,10 +17,11 @@ pub(crate) async fn run(size: Size) {
     let events = size.events * 4;
     let mut report = Report::new("snapshot");
     report.fact("events", events);
+    report.fact("events of a claim", size.batch.get());
     let mut curves = serde_json::Map::new();
     for _ in 0..size.rounds.min(3) {
         for (label, held) in [("no old snapshot", false), ("old snapshot held", true)] {
-            let found = flow(&lab, events, held).await;
+            let found = flow(&lab, events, size.batch, held).await;
             report.add(
                 label,
                 &[
@@ -45,7 +47,7 @@ struct Found {
     claim_ms: f64,
 }
 
-async fn flow(lab: &Lab, events: usize, held: bool) -> Found {
+async fn flow(lab: &Lab, events: usize, batch: NonZeroU32, held: bool) -> Found {
     lab.fill(events, 0).await;
     let mut report = lab.connect().await;
     if held {
@@ -54,7 +56,9 @@ async fn flow(lab: &Lab, events: usize, held: bool) -> Found {
             .await
             .unwrap();
     }
-    let running = Running::start([PgSource::builder(lab.database.connect_options())]).await;
+    let mut settings = RelaySettings::default();
+    settings.batch_size = batch;
+    let running = Running::start_with([PgSource::builder(lab.database.connect_options())], settings).await;
     let (began, mut last, mut first, mut curve) = (Instant::now(), Instant::now(), 0, Vec::new());
     for part in 1..=PARTS {
         running.seen.wait_for(events * part / PARTS).await;

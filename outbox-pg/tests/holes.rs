@@ -7,9 +7,8 @@ mod support;
 use std::time::Duration;
 
 use outbox_core::{Claimed, NewEvent, OrderingKey, Outcome, Source};
-use outbox_pg::PgSource;
 use sqlx::{Acquire, Row};
-use support::{World, claim, event, outcome, payload};
+use support::{World, claim, event, payload, settle};
 
 fn payloads(claimed: &[Claimed]) -> Vec<String> {
     claimed.iter().map(payload).collect()
@@ -17,18 +16,6 @@ fn payloads(claimed: &[Claimed]) -> Vec<String> {
 
 fn keyed(json: &str) -> NewEvent {
     event(json).with_ordering_key(OrderingKey::new("k").unwrap())
-}
-
-async fn settle(source: &PgSource, claimed: &[Claimed], with: Outcome) {
-    let settlements = claimed.iter().map(|event| outcome(event, with.clone()));
-    assert!(
-        source
-            .settle(settlements.collect())
-            .await
-            .unwrap()
-            .lost
-            .is_empty()
-    );
 }
 
 #[tokio::test]
@@ -190,17 +177,6 @@ async fn numbers_are_ranges_whatever_their_order() {
     }
 }
 
-/// Moves the mark as far as it goes.
-async fn mark(world: &World) -> i64 {
-    let moved = "SELECT outbox.outbox_mark_move(step.candidate, step.writers)
-        FROM outbox.outbox_mark_candidate() AS step WHERE step.candidate IS NOT NULL";
-    sqlx::query(moved).fetch_optional(world.pool()).await.unwrap();
-    sqlx::query_scalar("SELECT last_value FROM outbox.outbox_mark")
-        .fetch_one(world.pool())
-        .await
-        .unwrap()
-}
-
 #[tokio::test]
 async fn what_is_in_flight_does_not_hold_the_mark() {
     let world = World::new().await;
@@ -211,7 +187,7 @@ async fn what_is_in_flight_does_not_hold_the_mark() {
     let others = claim(&source, 100).await;
     settle(&source, &others, Outcome::Completed).await;
 
-    assert_eq!(mark(&world).await, 100);
+    assert_eq!(world.move_mark().await, 100);
 
     let admin = outbox_pg::admin::PgAdmin::new(world.pool().clone(), &outbox_pg::Names::default());
     let gauges = admin.gauges(1_000).await.unwrap();
@@ -245,7 +221,7 @@ async fn a_type_without_room_does_not_hold_the_mark() {
         assert!(!source.claim(request.clone()).await.unwrap().is_empty());
     }
 
-    assert!(mark(&world).await > 10_000, "{}", mark(&world).await);
+    assert!(world.move_mark().await > 10_000, "{}", world.move_mark().await);
     assert_eq!(payloads(&claim(&source, 10).await), ["0"]);
 }
 
@@ -263,7 +239,7 @@ async fn an_event_behind_a_slow_one_of_its_key_does_not_hold_the_mark() {
         settle(&source, &claimed, Outcome::Completed).await;
     }
 
-    assert!(mark(&world).await > 10_000, "{}", mark(&world).await);
+    assert!(world.move_mark().await > 10_000, "{}", world.move_mark().await);
     assert_eq!(world.count("class = 'held'").await, 1);
     settle(&source, &slow, Outcome::Completed).await;
     assert!(payloads(&claim(&source, 500).await).contains(&"2".to_owned()));
@@ -311,36 +287,19 @@ async fn many_scattered_holes_are_looked_for_all_at_once() {
     assert!(claim(&source, 100).await.is_empty());
 }
 
-/// Blocks that a claim of 50 events touches: a measure of work that no busy machine disturbs.
-async fn blocks_of_a_claim(world: &World) -> i64 {
-    let sql = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON)
-        SELECT * FROM outbox.outbox_claim(gen_random_uuid(), 1, 50, 1000000, interval '1 minute', '{}')";
-    let mut connection = world.pool().acquire().await.unwrap();
-    let mut blocks = 0;
-    // The first ones of a session also read the catalog, and plan.
-    for _ in 0..3 {
-        let mut undone = connection.begin().await.unwrap();
-        let plan: serde_json::Value = sqlx::query(sql).fetch_one(&mut *undone).await.unwrap().get(0);
-        undone.rollback().await.unwrap();
-        let count = |kind: &str| plan[0]["Plan"][kind].as_i64().unwrap();
-        blocks = count("Shared Hit Blocks") + count("Shared Read Blocks");
-    }
-    blocks
-}
-
 #[tokio::test]
 async fn a_claim_does_not_pass_over_what_is_in_flight() {
     let world = World::new().await;
     let source = world.quiet_source().await;
     world.publish_range(0..11_000, |_| None).await;
     claim(&source, 100).await;
-    let few = blocks_of_a_claim(&world).await;
+    let few = world.blocks_of_a_claim().await;
 
     for _ in 0..20 {
         claim(&source, 500).await;
     }
 
-    let many = blocks_of_a_claim(&world).await;
+    let many = world.blocks_of_a_claim().await;
     assert!(
         many <= 2 * few,
         "{many} blocks beside 10,000 in flight, {few} beside 100"

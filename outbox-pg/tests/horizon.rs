@@ -6,25 +6,17 @@ mod support;
 
 use std::time::Duration;
 
-use outbox_core::{Claimed, EventId, EventType, NewEvent, OrderingKey, Outcome, Payload, Source};
+use outbox_core::{EventId, EventType, NewEvent, OrderingKey, Outcome, Payload};
 use outbox_pg::Names;
 use outbox_pg::PgSource;
 use outbox_pg::admin::PgAdmin;
 use sqlx::Row;
-use support::{World, claim, event, outcome};
+use support::{World, claim, event, settle};
 use tokio::time::Instant;
 
 fn keyed(event_type: &str) -> NewEvent {
     let event_type = EventType::new(event_type).unwrap();
     NewEvent::raw(event_type, Payload::from_json("1")).with_ordering_key(OrderingKey::new("k").unwrap())
-}
-
-async fn settle(source: &PgSource, claimed: &[Claimed], end: Outcome) {
-    let settlements = claimed
-        .iter()
-        .map(|claimed| outcome(claimed, end.clone()))
-        .collect();
-    assert!(source.settle(settlements).await.unwrap().lost.is_empty());
 }
 
 /// Publishes an event of the key and has its first try fail.

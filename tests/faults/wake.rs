@@ -6,10 +6,8 @@ use outbox::{ClaimRequest, Listening, Source};
 use outbox_dev::{Mode, Proxy};
 use tokio::time::Instant;
 
-use crate::world::{SLEEPER, Seen, World, nonzero, numbered, relay};
+use crate::world::{POLL, SLEEPER, Seen, World, attentive, nonzero, numbered, relay};
 
-/// So long that nothing in here can be found by it.
-const POLL: Duration = Duration::from_secs(60);
 /// Well under a second, were the machine not shared by all tests.
 const SOON: Duration = Duration::from_secs(2);
 
@@ -30,12 +28,7 @@ async fn fastest_of_five(world: &World, idle: impl AsyncFn()) -> Duration {
 #[tokio::test]
 async fn a_sleeping_relay_that_listens_handles_an_event_in_well_under_a_second() {
     let world = World::new().await;
-    let source = world.source().start().await.unwrap();
-    let running = relay(source, Seen::default().dispatcher())
-        .poll_timeout(POLL)
-        .build()
-        .unwrap()
-        .spawn();
+    let running = world.attentive_relay().await;
 
     let fastest = fastest_of_five(&world, async || world.until_asleep().await).await;
 
@@ -48,11 +41,7 @@ async fn a_sleeping_relay_that_listens_handles_an_event_in_well_under_a_second()
 async fn an_idle_relay_that_only_polls_handles_an_event_in_well_under_a_second() {
     let world = World::new().await;
     let source = world.quiet_source().await;
-    let running = relay(source, Seen::default().dispatcher())
-        .poll_timeout(POLL)
-        .build()
-        .unwrap()
-        .spawn();
+    let running = attentive(source, Seen::default().dispatcher());
 
     let idle = async || tokio::time::sleep(Duration::from_millis(300)).await;
     let fastest = fastest_of_five(&world, idle).await;
@@ -68,11 +57,7 @@ async fn with_notify_off_the_relay_polls() {
     world.set_default("outbox.wake = 'never'").await;
     world.pool().set_connect_options(world.database.connect_options());
     let source = world.quiet_source().await;
-    let running = relay(source, Seen::default().dispatcher())
-        .poll_timeout(POLL)
-        .build()
-        .unwrap()
-        .spawn();
+    let running = attentive(source, Seen::default().dispatcher());
 
     let idle = async || tokio::time::sleep(Duration::from_millis(300)).await;
     let fastest = fastest_of_five(&world, idle).await;
@@ -84,12 +69,7 @@ async fn with_notify_off_the_relay_polls() {
 #[tokio::test]
 async fn a_terminated_listener_costs_at_most_the_fallback() {
     let world = World::new().await;
-    let source = world.source().start().await.unwrap();
-    let running = relay(source, Seen::default().dispatcher())
-        .poll_timeout(POLL)
-        .build()
-        .unwrap()
-        .spawn();
+    let running = world.attentive_relay().await;
 
     for n in 0..3 {
         world.until_asleep().await;
@@ -126,11 +106,7 @@ async fn a_listener_whose_packets_are_dropped_costs_at_most_the_fallback() {
         .host("127.0.0.1")
         .port(proxy.address().port());
     let source = outbox::PgSource::builder(through).start().await.unwrap();
-    let running = relay(source, Seen::default().dispatcher())
-        .poll_timeout(POLL)
-        .build()
-        .unwrap()
-        .spawn();
+    let running = attentive(source, Seen::default().dispatcher());
 
     let deaf = async || {
         proxy.set(Mode::Forward);
@@ -153,11 +129,7 @@ async fn a_listener_whose_packets_are_dropped_costs_at_most_the_fallback() {
 async fn a_fallback_of_for_ever_leaves_the_listener_alive() {
     let world = World::new().await;
     let source = world.source().fallback(Duration::MAX).start().await.unwrap();
-    let running = relay(source, Seen::default().dispatcher())
-        .poll_timeout(POLL)
-        .build()
-        .unwrap()
-        .spawn();
+    let running = attentive(source, Seen::default().dispatcher());
 
     fastest_of_five(&world, async || world.until_asleep().await).await;
 
@@ -174,11 +146,7 @@ async fn where_nothing_can_listen_the_relay_polls() {
         .host("127.0.0.1")
         .port(proxy.address().port());
     let source = outbox::PgSource::builder(through).start().await.unwrap();
-    let running = relay(source, Seen::default().dispatcher())
-        .poll_timeout(POLL)
-        .build()
-        .unwrap()
-        .spawn();
+    let running = attentive(source, Seen::default().dispatcher());
 
     let idle = async || tokio::time::sleep(Duration::from_millis(300)).await;
     let fastest = fastest_of_five(&world, idle).await;
@@ -224,12 +192,7 @@ async fn when_one_of_several_sleeping_relays_dies_another_takes_its_watch() {
 #[tokio::test]
 async fn a_sleeping_relay_wakes_when_a_schedule_falls_due() {
     let world = World::new().await;
-    let source = world.source().start().await.unwrap();
-    let running = relay(source, Seen::default().dispatcher())
-        .poll_timeout(POLL)
-        .build()
-        .unwrap()
-        .spawn();
+    let running = world.attentive_relay().await;
     world.until_asleep().await;
 
     let delays = [1_500, 3_500];
@@ -270,12 +233,7 @@ async fn a_sleeping_relay_wakes_when_the_lease_of_a_lost_one_ends() {
     );
     let began = Instant::now();
     drop(lost);
-    let source = world.source().start().await.unwrap();
-    let running = relay(source, Seen::default().dispatcher())
-        .poll_timeout(POLL)
-        .build()
-        .unwrap()
-        .spawn();
+    let running = world.attentive_relay().await;
 
     world.until("status = 'completed'", 1).await;
 

@@ -8,10 +8,8 @@ use sqlx::{Connection, Executor};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
-use crate::world::{SLEEPER, Seen, World, handled, many, nonzero, numbered, relay};
+use crate::world::{POLL, SLEEPER, Seen, World, attentive, handled, many, nonzero, numbered, relay};
 
-/// So long that nothing in here can be found by it.
-const POLL: Duration = Duration::from_secs(60);
 const SOON: Duration = Duration::from_secs(2);
 
 /// Who keeps watch: the process of the session that has the lock; 0 is nobody.
@@ -32,12 +30,7 @@ async fn witness(world: &World) -> PgListener {
 #[tokio::test]
 async fn a_relay_that_is_notified_of_a_few_events_sleeps_on_and_handles_each() {
     let world = World::new().await;
-    let source = world.source().start().await.unwrap();
-    let running = relay(source, Seen::default().dispatcher())
-        .poll_timeout(POLL)
-        .build()
-        .unwrap()
-        .spawn();
+    let running = world.attentive_relay().await;
     world.until_asleep().await;
     let before = watch(&world).await;
 
@@ -57,12 +50,7 @@ async fn a_relay_that_is_notified_of_a_few_events_sleeps_on_and_handles_each() {
 #[tokio::test]
 async fn many_events_wake_a_relay_and_it_sleeps_again_when_they_are_done() {
     let world = World::new().await;
-    let source = world.source().start().await.unwrap();
-    let running = relay(source, Seen::default().dispatcher())
-        .poll_timeout(POLL)
-        .build()
-        .unwrap()
-        .spawn();
+    let running = world.attentive_relay().await;
     let mut witness = witness(&world).await;
     world.until_asleep().await;
 
@@ -81,12 +69,7 @@ async fn many_events_wake_a_relay_and_it_sleeps_again_when_they_are_done() {
 #[tokio::test]
 async fn publishers_that_crowd_wake_a_relay_before_it_has_found_many_events() {
     let world = World::new().await;
-    let source = world.source().start().await.unwrap();
-    let running = relay(source, Seen::default().dispatcher())
-        .poll_timeout(POLL)
-        .build()
-        .unwrap()
-        .spawn();
+    let running = world.attentive_relay().await;
     let mut witness = witness(&world).await;
     world.until_asleep().await;
 
@@ -136,11 +119,7 @@ async fn a_relay_without_room_leaves_the_watch_to_another() {
     world.publish(numbered(0)).await;
     stuck.notified().await;
     let seen = Seen::default();
-    let second = relay(world.source().start().await.unwrap(), seen.dispatcher())
-        .poll_timeout(POLL)
-        .build()
-        .unwrap()
-        .spawn();
+    let second = attentive(world.source().start().await.unwrap(), seen.dispatcher());
 
     for n in 1..=5 {
         world.until_asleep().await;
@@ -167,12 +146,7 @@ async fn a_frozen_relay_that_keeps_watch_delays_an_event_by_two_seconds_and_the_
         .execute("SELECT pg_advisory_lock(outbox.outbox_lock_number(2))")
         .await
         .unwrap();
-    let source = world.source().start().await.unwrap();
-    let running = relay(source, Seen::default().dispatcher())
-        .poll_timeout(POLL)
-        .build()
-        .unwrap()
-        .spawn();
+    let running = world.attentive_relay().await;
     // Long enough for the relay to rely on that lock.
     tokio::time::sleep(Duration::from_millis(700)).await;
 

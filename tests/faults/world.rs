@@ -6,12 +6,15 @@ use std::time::Duration;
 
 use outbox::{
     Context, Dispatcher, Event, HandlerError, Names, NewEvent, PgPublisher, PgSource, PgSourceBuilder,
-    Registry, Relay, RelayBuilder, RetryPolicy, Source, migrate,
+    Registry, Relay, RelayBuilder, RelayHandle, RetryPolicy, Source, migrate,
 };
 use outbox_dev::{DevPostgres, TestDatabase};
 use sqlx::{AssertSqlSafe, PgPool};
 use tokio::time::Instant;
 use uuid::Uuid;
+
+/// A poll timeout by which no test finds anything.
+pub(crate) const POLL: Duration = Duration::from_secs(60);
 
 /// An event with a number.
 #[derive(Debug, Clone, serde::Serialize, serde::Deserialize, Event)]
@@ -67,6 +70,14 @@ impl World {
     /// A source that only polls: nothing happens behind a test that claims by hand.
     pub(crate) async fn quiet_source(&self) -> PgSource {
         self.source().poll_only().start().await.expect("a source")
+    }
+
+    /// A running relay that is woken by publishers alone.
+    pub(crate) async fn attentive_relay(&self) -> RelayHandle {
+        attentive(
+            self.source().start().await.expect("a source"),
+            Seen::default().dispatcher(),
+        )
     }
 
     pub(crate) async fn publish(&self, event: NewEvent) -> Uuid {
@@ -211,6 +222,15 @@ pub(crate) fn relay(source: impl Source, dispatcher: Arc<dyn Dispatcher>) -> Rel
     Relay::builder(Arc::new(source), dispatcher)
         .retry(RetryPolicy::none())
         .shutdown_grace(Duration::from_secs(1))
+}
+
+/// A running relay that finds nothing by its poll timeout, only by what its source hears or asks for.
+pub(crate) fn attentive(source: PgSource, dispatcher: Arc<dyn Dispatcher>) -> RelayHandle {
+    relay(source, dispatcher)
+        .poll_timeout(POLL)
+        .build()
+        .unwrap()
+        .spawn()
 }
 
 pub(crate) fn nonzero(n: u32) -> NonZeroU32 {

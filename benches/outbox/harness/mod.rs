@@ -1,5 +1,7 @@
 //! What the benchmarks share.
 
+use std::num::NonZeroU32;
+
 mod lab;
 mod relay;
 mod report;
@@ -13,6 +15,8 @@ pub(crate) use report::{Report, Target};
 pub(crate) struct Size {
     pub(crate) events: usize,
     pub(crate) rounds: usize,
+    /// The most events of a claim, where that is varied.
+    pub(crate) batch: NonZeroU32,
 }
 
 impl Size {
@@ -20,7 +24,12 @@ impl Size {
         let number = |name: &str, default: usize| {
             std::env::var(name).map_or(default, |text| text.parse().expect("a number"))
         };
+        let batch = number("OUTBOX_BENCH_BATCH", 500);
         Self {
+            batch: u32::try_from(batch)
+                .ok()
+                .and_then(NonZeroU32::new)
+                .expect("a batch of at least 1"),
             events: number("OUTBOX_BENCH_EVENTS", 50_000),
             rounds: number("OUTBOX_BENCH_ROUNDS", 5),
         }

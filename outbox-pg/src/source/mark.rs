@@ -72,11 +72,12 @@ impl Marker {
     /// `unswept`: there was more to sweep than the sweep at the start did.
     pub(super) async fn run(self, unswept: bool) {
         let mut sweeps = tokio::time::interval_at(tokio::time::Instant::now() + SWEEP, SWEEP);
-        // First past what was settled elsewhere, rows that were brought along say: claims pass over it until then.
-        self.follow().await;
+        // To follow may have to wait for a publisher; what only a sweep finds need not.
         if unswept {
             self.sweep_all().await;
         }
+        // Past what was settled elsewhere, rows that were brought along say: claims pass over it until then.
+        self.follow().await;
         loop {
             tokio::select! {
                 () = self.flow.next() => self.follow().await,

@@ -91,8 +91,8 @@ impl<'a> Sleeper<'a> {
             if Instant::now() < awake_until {
                 continue;
             }
-            pause = (pause * 2).min(POLL_MAX.max(pause));
             if !self.ears().is_idle() {
+                pause = (pause * 2).min(POLL_MAX);
                 continue;
             }
             if within(self.try_watch()).await? {

@@ -15,11 +15,11 @@ mod relay;
 #[path = "../support/mod.rs"]
 mod support;
 
-use outbox_core::{Claimed, EventType, KeyPolicy, NewEvent, OrderingKey, Outcome, Source};
+use outbox_core::{Claimed, EventType, KeyPolicy, NewEvent, OrderingKey, Outcome};
 use outbox_pg::admin::PgAdmin;
 use outbox_pg::{Names, PgSource};
 
-use support::{World, claim, event, outcome, payload};
+use support::{World, claim, event, payload};
 
 fn admin(world: &World) -> PgAdmin {
     PgAdmin::new(world.pool().clone(), &Names::default()).acting_as("ada")
@@ -38,8 +38,7 @@ fn failed(key: KeyPolicy) -> Outcome {
 }
 
 async fn settle(source: &PgSource, claimed: &Claimed, end: Outcome) {
-    let settled = source.settle(vec![outcome(claimed, end)]).await.unwrap();
-    assert!(settled.lost.is_empty());
+    support::settle(source, std::slice::from_ref(claimed), end).await;
 }
 
 /// Claims and completes until nothing is due; returns the payloads in the order of their claims.

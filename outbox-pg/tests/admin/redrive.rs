@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use outbox_core::{EventId, KeyPolicy, OrderingKey, Outcome, Source, TenantId};
+use outbox_core::{EventId, KeyPolicy, OrderingKey, Outcome, TenantId};
 use outbox_pg::PgSource;
 use outbox_pg::admin::{FailedFilter, ListFilter, Status};
 
-use crate::support::{World, claim, event, outcome, payload};
+use crate::support::{self, World, claim, event, payload};
 use crate::{admin, counted, drain, failed, keyed, settle};
 
 #[tokio::test]
@@ -169,11 +169,7 @@ async fn two_that_park(world: &World, source: &PgSource) -> [EventId; 2] {
         world.publish(keyed(1, "k")).await,
         world.publish(keyed(2, "k")).await,
     ];
-    let settlements = claim(source, 2).await;
-    let settlements = settlements
-        .iter()
-        .map(|one| outcome(one, failed(KeyPolicy::Park)));
-    assert_eq!(source.settle(settlements.collect()).await.unwrap().lost, []);
+    support::settle(source, &claim(source, 2).await, failed(KeyPolicy::Park)).await;
     world.publish(keyed(3, "k")).await;
     two
 }

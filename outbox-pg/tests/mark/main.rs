@@ -4,6 +4,7 @@
 
 mod emptied;
 mod mended;
+mod settled;
 mod snapshot;
 #[path = "../support/mod.rs"]
 mod support;

@@ -18,7 +18,7 @@ use outbox_core::{
 };
 use outbox_dev::TestDatabase;
 use outbox_pg::{Names, PgPublisher, PgSource, PgSourceBuilder, migrate};
-use sqlx::{PgPool, Row};
+use sqlx::{Acquire, PgPool, Row};
 
 /// A database of its own with an outbox in it.
 pub(crate) struct World {
@@ -101,6 +101,34 @@ impl World {
             .expect(sql);
     }
 
+    /// Moves the mark as far as it goes, and returns where it is then.
+    pub(crate) async fn move_mark(&self) -> i64 {
+        let moved = "SELECT outbox.outbox_mark_move(step.candidate, step.writers)
+            FROM outbox.outbox_mark_candidate() AS step WHERE step.candidate IS NOT NULL";
+        sqlx::query(moved).fetch_optional(self.pool()).await.unwrap();
+        sqlx::query_scalar("SELECT last_value FROM outbox.outbox_mark")
+            .fetch_one(self.pool())
+            .await
+            .unwrap()
+    }
+
+    /// Blocks that a claim of 50 events touches: a measure of work that no busy machine disturbs.
+    pub(crate) async fn blocks_of_a_claim(&self) -> i64 {
+        let sql = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON)
+            SELECT * FROM outbox.outbox_claim(gen_random_uuid(), 1, 50, 1000000, interval '1 minute', '{}')";
+        let mut connection = self.pool().acquire().await.unwrap();
+        let mut blocks = 0;
+        // The first ones of a session also read the catalog, and plan.
+        for _ in 0..3 {
+            let mut undone = connection.begin().await.unwrap();
+            let plan: serde_json::Value = sqlx::query(sql).fetch_one(&mut *undone).await.unwrap().get(0);
+            undone.rollback().await.unwrap();
+            let count = |kind: &str| plan[0]["Plan"][kind].as_i64().unwrap();
+            blocks = count("Shared Hit Blocks") + count("Shared Read Blocks");
+        }
+        blocks
+    }
+
     /// Waits until the condition holds for so many rows.
     pub(crate) async fn until(&self, condition: &str, rows: i64) {
         let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
@@ -138,6 +166,13 @@ pub(crate) fn outcome(claimed: &Claimed, outcome: Outcome) -> Settlement {
         id: claimed.id,
         outcome,
     }
+}
+
+/// Settles all of these in one way; their leases must still be held.
+pub(crate) async fn settle(source: &impl Source, claimed: &[Claimed], end: Outcome) {
+    let settlements = claimed.iter().map(|event| outcome(event, end.clone()));
+    let settled = source.settle(settlements.collect()).await.expect("settle");
+    assert!(settled.lost.is_empty(), "lost: {:?}", settled.lost);
 }
 
 pub(crate) fn payload(claimed: &Claimed) -> String {
