@@ -6,13 +6,15 @@ CREATE FUNCTION "outbox"."outbox_last_seen"(
     OUT mark bigint, OUT lease_mark bigint, OUT seen bigint, OUT holes int8multirange, OUT known boolean) LANGUAGE plpgsql
     SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 BEGIN
+    SELECT lease.seen, lease.holes INTO seen, holes FROM "outbox"."outbox_lease" AS lease
+        WHERE lease.number > (SELECT ended.last_value FROM "outbox"."outbox_lease_mark" AS ended)
+            AND lease.numbering = "outbox"."outbox_numbering"()
+            -- Numbers that were set back by hand are below what it saw of others.
+            AND lease.seen < (SELECT given.last_value + given.is_called::integer FROM "outbox"."outbox_seq" AS given)
+        ORDER BY lease.number DESC LIMIT 1;
+    -- ORDER: after the lease. A settlement that ended the last one has moved the mark.
     SELECT events.last_value, leases.last_value INTO mark, lease_mark
         FROM "outbox"."outbox_mark" AS events, "outbox"."outbox_lease_mark" AS leases;
-    SELECT lease.seen, lease.holes INTO seen, holes FROM "outbox"."outbox_lease" AS lease
-        WHERE lease.number > lease_mark AND lease.numbering = "outbox"."outbox_numbering"()
-            -- Numbers that were set back by hand are below what it saw of others.
-            AND lease.seen <= (SELECT given.last_value FROM "outbox"."outbox_seq" AS given)
-        ORDER BY lease.number DESC LIMIT 1;
     known := holes IS NOT NULL;
     seen := CASE WHEN known THEN greatest(seen, mark) ELSE mark END;
     holes := coalesce(holes, '{}');

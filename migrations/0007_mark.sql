@@ -76,14 +76,14 @@ CREATE TRIGGER "outbox_forget_mark" AFTER TRUNCATE ON "outbox"."outbox"
     FOR EACH STATEMENT EXECUTE FUNCTION "outbox"."outbox_forget_mark"();
 
 -- Moves the mark up to p_seen, below which claims, as a lease tells, have seen every number. None of them can still be to come: each
--- was claimed. Nor can a crash of the server keep this and forget the claim, which was written first. Call it holding the table,
--- with a number of today's numbering.
+-- was claimed. Nor can a crash of the server keep this and forget the claim, which was committed, and so written, before it was
+-- seen. Call it holding the table, with a number of today's numbering, and not in the transaction of the claim.
 CREATE FUNCTION "outbox"."outbox_mark_seen"(p_seen bigint) RETURNS void LANGUAGE plpgsql
     SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 BEGIN
     -- Numbers that were set back by hand are below what was seen of others.
     IF p_seen > (SELECT mark.last_value FROM "outbox"."outbox_mark" AS mark)
-        AND p_seen <= (SELECT given.last_value FROM "outbox"."outbox_seq" AS given)
+        AND p_seen < (SELECT given.last_value + given.is_called::integer FROM "outbox"."outbox_seq" AS given)
     THEN
         PERFORM setval('"outbox"."outbox_mark"', p_seen);
     END IF;

@@ -7,7 +7,7 @@ use outbox::{PgSource, RelaySettings};
 use sqlx::Executor;
 
 use crate::claims::claim_ms;
-use crate::harness::{Lab, Report, Running, Size, Target};
+use crate::harness::{Lab, Report, Running, Size, Target, curves};
 
 /// The backlog is drained in so many parts, and the rate of each is told.
 const PARTS: usize = 10;
@@ -18,7 +18,7 @@ pub(crate) async fn run(size: Size) {
     let mut report = Report::new("snapshot");
     report.fact("events", events);
     report.fact("events of a claim", size.batch.get());
-    let mut curves = serde_json::Map::new();
+    let mut lines = Vec::new();
     for _ in 0..size.rounds.min(3) {
         for (label, held) in [("no old snapshot", false), ("old snapshot held", true)] {
             let found = flow(&lab, events, size.batch, held).await;
@@ -30,10 +30,15 @@ pub(crate) async fn run(size: Size) {
                     ("claim ms", found.claim_ms),
                 ],
             );
-            curves.insert(label.to_owned(), found.curve.into());
+            lines.retain(|(known, _)| *known != label);
+            lines.push((label, found.curve));
         }
     }
-    report.fact("events/s by tenths, last round", curves);
+    let title = format!("Events per second while {events} events are drained, by tenths");
+    report.picture(curves(&title, &lines));
+    for (label, curve) in lines {
+        report.fact(label, curve);
+    }
     let (held, free) = ("old snapshot held", "no old snapshot");
     report.compare("events/s", held, free, Target::AtLeast(0.9));
     report.compare("last tenth, events/s", held, free, Target::AtLeast(0.9));

@@ -2,10 +2,12 @@
 
 use std::num::NonZeroU32;
 
+mod curve;
 mod lab;
 mod relay;
 mod report;
 
+pub(crate) use curve::curves;
 pub(crate) use lab::{Lab, event, payload};
 pub(crate) use relay::{Running, drain};
 pub(crate) use report::{Report, Target};

@@ -41,6 +41,8 @@ pub(crate) struct Report {
     samples: Vec<(String, BTreeMap<&'static str, Vec<f64>>)>,
     ratios: Vec<(String, f64, Target)>,
     facts: BTreeMap<&'static str, Value>,
+    /// What says more than a bar per contestant.
+    picture: Option<String>,
 }
 
 impl Report {
@@ -50,6 +52,7 @@ impl Report {
             samples: Vec::new(),
             ratios: Vec::new(),
             facts: BTreeMap::new(),
+            picture: None,
         }
     }
 
@@ -88,6 +91,10 @@ impl Report {
         self.facts.insert(name, value.into());
     }
 
+    pub(crate) fn picture(&mut self, svg: String) {
+        self.picture = Some(svg);
+    }
+
     /// Prints the ratios, and writes the JSON and the chart.
     pub(crate) fn finish(self) {
         println!("   --");
@@ -99,11 +106,18 @@ impl Report {
             };
             println!("   {name:66} {value:8.2}  {:14} {verdict}", target.text());
         }
+        let json = serde_json::to_string_pretty(&self.json()).unwrap();
+        self.write("json", &json);
+        self.write(
+            "svg",
+            &self.picture.as_ref().map_or_else(|| self.chart(), Clone::clone),
+        );
+    }
+
+    fn write(&self, kind: &str, text: &str) {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/bench");
         std::fs::create_dir_all(&folder).unwrap();
-        let json = serde_json::to_string_pretty(&self.json()).unwrap();
-        std::fs::write(folder.join(format!("{}.json", self.name)), json).unwrap();
-        std::fs::write(folder.join(format!("{}.svg", self.name)), self.chart()).unwrap();
+        std::fs::write(folder.join(format!("{}.{kind}", self.name)), text).unwrap();
     }
 
     fn json(&self) -> Value {
