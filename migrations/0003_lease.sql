@@ -1,5 +1,8 @@
 -- Leases: the ledger of what is claimed.
 --
+-- Under an old snapshot, leases that have ended stay in the index. So every statement names the leases it wants, or says that they are
+-- above the ledger's mark, for each time it reads the table: by a join alone, the planner may choose to read all of them.
+--
 -- Every function here and in the next files relies on READ COMMITTED: each of its statements sees what was committed before
 -- it began. Where a statement has one right plan whatever the statistics say, its function pins the planner's settings.
 
@@ -134,7 +137,8 @@ BEGIN
     WHERE event.id = ANY (v_ids) AND event.id = lost.id AND event.seq = lost.seq AND event.status = 'pending';
     -- Leases of one relay need not end together, nor are they all taken back at once. The last of its lone ones must not look
     -- like the only one.
-    UPDATE "outbox"."outbox_lease" AS later SET alone = 0 WHERE later.number IN (
+    UPDATE "outbox"."outbox_lease" AS later SET alone = 0
+    WHERE later.number > (SELECT last_value FROM "outbox"."outbox_lease_mark") AND later.number IN (
         SELECT other.number FROM "outbox"."outbox_lease" AS other
         WHERE other.number > (SELECT last_value FROM "outbox"."outbox_lease_mark") AND other.alone > 0 AND other.number <> ALL (v_leases)
             AND other.worker IN (SELECT lost.worker FROM "outbox"."outbox_lease" AS lost WHERE lost.number = ANY (v_leases) AND lost.alone > 0)
@@ -162,7 +166,7 @@ BEGIN
     RETURN QUERY
     SELECT held.number, held.seq FROM (
         SELECT live.number, unnest(live.ids) AS id, unnest(live.seqs) AS seq
-        FROM "outbox"."outbox_lease" AS live WHERE (live.number, live.secret) IN (
+        FROM "outbox"."outbox_lease" AS live WHERE live.number = ANY (p_leases) AND (live.number, live.secret) IN (
             SELECT token.number, token.secret FROM unnest(p_leases, p_secrets) AS token (number, secret))) AS held
     JOIN "outbox"."outbox" AS event ON event.id = held.id AND event.seq = held.seq
     WHERE EXISTS (SELECT FROM "outbox"."outbox_block" AS block

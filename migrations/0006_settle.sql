@@ -208,7 +208,8 @@ BEGIN
         SELECT token.number, token.count, lease, lease.number IS NOT NULL AS live
         FROM unnest(p_leases, p_secrets, p_counts) WITH ORDINALITY AS token (number, secret, count, n)
         LEFT JOIN "outbox"."outbox_lease" AS lease
-            ON lease.number = token.number AND lease.secret = token.secret AND lease.until > v_now
+            ON lease.number = token.number AND lease.number = ANY (p_leases)
+            AND lease.secret = token.secret AND lease.until > v_now
         ORDER BY token.n
     LOOP
         v_part := p_seqs[v_end + 1 : v_end + v_token.count];
@@ -306,7 +307,8 @@ BEGIN
     WITH kept AS (
         UPDATE "outbox"."outbox_lease" AS lease SET until = v_now + p_lease
         FROM unnest(p_leases, p_secrets) AS token (number, secret)
-        WHERE lease.number = token.number AND lease.secret = token.secret AND lease.until > v_now
+        WHERE lease.number = token.number AND lease.number = ANY (p_leases)
+            AND lease.secret = token.secret AND lease.until > v_now
         RETURNING lease.number)
     SELECT coalesce(array_agg(token.number), '{}') INTO v_lost
         FROM unnest(p_leases) AS token (number) WHERE token.number NOT IN (SELECT number FROM kept);

@@ -45,7 +45,8 @@ $$;
 -- the other is about to commit: the key would be left without a due event, for ever. Nor would they lock rows in one order.
 CREATE FUNCTION "outbox"."outbox_hold_keys"(p_keys text[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM FROM "outbox"."outbox_lease" WHERE number IN (
+    PERFORM FROM "outbox"."outbox_lease"
+        WHERE number > (SELECT last_value FROM "outbox"."outbox_lease_mark") AND number IN (
             SELECT lease.number FROM "outbox"."outbox_lease" AS lease CROSS JOIN unnest(lease.keys) AS taken (key)
             WHERE lease.number > (SELECT last_value FROM "outbox"."outbox_lease_mark")
                 AND taken.key IN (SELECT unnest(p_keys)))

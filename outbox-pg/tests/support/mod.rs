@@ -18,7 +18,7 @@ use outbox_core::{
 };
 use outbox_dev::TestDatabase;
 use outbox_pg::{Names, PgPublisher, PgSource, PgSourceBuilder, migrate};
-use sqlx::{Acquire, PgPool, Row};
+use sqlx::{Connection, PgConnection, PgPool, Row};
 
 /// A database of its own with an outbox in it.
 pub(crate) struct World {
@@ -112,21 +112,11 @@ impl World {
             .unwrap()
     }
 
-    /// Blocks that a claim of 50 events touches: a measure of work that no busy machine disturbs.
+    /// Blocks that a claim of 50 events touches.
     pub(crate) async fn blocks_of_a_claim(&self) -> i64 {
-        let sql = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON)
-            SELECT * FROM outbox.outbox_claim(gen_random_uuid(), 1, 50, 1000000, interval '1 minute', '{}')";
-        let mut connection = self.pool().acquire().await.unwrap();
-        let mut blocks = 0;
-        // The first ones of a session also read the catalog, and plan.
-        for _ in 0..3 {
-            let mut undone = connection.begin().await.unwrap();
-            let plan: serde_json::Value = sqlx::query(sql).fetch_one(&mut *undone).await.unwrap().get(0);
-            undone.rollback().await.unwrap();
-            let count = |kind: &str| plan[0]["Plan"][kind].as_i64().unwrap();
-            blocks = count("Shared Hit Blocks") + count("Shared Read Blocks");
-        }
-        blocks
+        let claim =
+            "SELECT * FROM outbox.outbox_claim(gen_random_uuid(), 1, 50, 1000000, interval '1 minute', '{}')";
+        blocks_of(&mut self.pool().acquire().await.unwrap(), claim).await
     }
 
     /// Waits until the condition holds for so many rows.
@@ -144,6 +134,22 @@ impl World {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
+}
+
+/// Blocks that a statement touches, which is undone: a measure of work that no busy machine disturbs.
+pub(crate) async fn blocks_of(connection: &mut PgConnection, statement: &str) -> i64 {
+    let sql = format!("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}");
+    let mut blocks = 0;
+    // The first ones of a session also read the catalog, and plan.
+    for _ in 0..3 {
+        let mut undone = connection.begin().await.unwrap();
+        let explain = sqlx::query(sqlx::AssertSqlSafe(sql.clone()));
+        let plan: serde_json::Value = explain.fetch_one(&mut *undone).await.unwrap().get(0);
+        undone.rollback().await.unwrap();
+        let count = |kind: &str| plan[0]["Plan"][kind].as_i64().unwrap();
+        blocks = count("Shared Hit Blocks") + count("Shared Read Blocks");
+    }
+    blocks
 }
 
 /// An event of type `Counted` whose payload is the given JSON.
