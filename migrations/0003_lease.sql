@@ -1,7 +1,7 @@
 -- Leases: the ledger of what is claimed.
 --
--- Under an old snapshot, leases that have ended stay in the index. So every statement names the leases it wants, or says that they are
--- above the ledger's mark, for each time it reads the table: by a join alone, the planner may choose to read all of them.
+-- Under an old snapshot, leases that have ended stay in the index. So every statement of a relay names the leases it wants, or says
+-- that they are above the ledger's mark, for each time it reads the table: by a join alone, the planner may choose to read all.
 --
 -- Every function here and in the next files relies on READ COMMITTED: each of its statements sees what was committed before
 -- it began. Where a statement has one right plan whatever the statistics say, its function pins the planner's settings.

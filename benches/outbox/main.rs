@@ -1,8 +1,8 @@
 //! What the outbox does in a second, and what it costs: each number beside its floor, in the same run, in turns.
 //!
 //! Run with `make bench`, or some of it with `cargo bench --bench outbox -- drain publish`. `OUTBOX_BENCH_EVENTS` (50000),
-//! `OUTBOX_BENCH_ROUNDS` (5) and, of `snapshot`, `OUTBOX_BENCH_BATCH` (500, the most events of a claim) set the size. Each starts a Postgres of its own, with fsync; results go to the terminal and,
-//! as JSON and as a chart, to `target/bench/`. Every run checks that nothing was lost, doubled or overtaken.
+//! `OUTBOX_BENCH_ROUNDS` (5) and, of `snapshot`, `OUTBOX_BENCH_BATCH` (500, the most events of a claim) set the size. Each starts a
+//! Postgres of its own, with fsync; results go to the terminal and, as JSON and as a chart, to `target/bench/`. Every run checks that nothing was lost, doubled or overtaken.
 //!
 //! Absolute figures belong to one machine at one hour: compare within a run.
 
